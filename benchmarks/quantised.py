@@ -1,18 +1,23 @@
 """Quantised models on the CPU, against ONNX Runtime and against our own float32 of the same model.
 
     python -m benchmarks.quantised [NAME ...] [--forms qdq dynamic ...] [--threads 1 2] [--rounds N] [--openvino]
-                                   [--output FILE]
+                                   [--target TARGET] [--reduce-range] [--before FOLDER] [--output FILE]
 
 All take turns. With one thread CPU time counts, which a busy machine does not lengthen; with more, wall clock.
 onnxruntime.quantization quantises what `python -m benchmarks.models` has made, a small MLP and the networks of
 `quantised_nets`: weights int8 by channel (but `uint8`), activations uint8, ranges from two random inputs. Errors are
 the largest ones against unoptimised ONNX Runtime, over its largest result, ours and those of optimised ONNX Runtime.
 Results go to benchmarks/results/.
+
+`--target cpu:haswell` compiles for a CPU without the instructions of this one. ONNX Runtime uses these all the same;
+OpenVINO does not if the environment variable ONEDNN_MAX_CPU_ISA is AVX2.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
+import subprocess
 import sys
 import tempfile
 import time
@@ -45,7 +50,7 @@ CASES = {
 MLP = (784, 512, 256, 10)
 """Widths, of 16 rows."""
 MEBIBYTE = 1 << 20
-WAYS = ("ours", "onnxruntime", "openvino", "float32")
+WAYS = ("ours", "before", "onnxruntime", "openvino", "float32")
 """That take turns; the last one is ours, of the model in float32."""
 NETS = {"efficientnet_like": efficientnet_like, "yolo_like": yolo_like}
 FORMS = ("qdq", "qoperator", "dynamic", "uint8", "qoperator_uint8")
@@ -59,6 +64,11 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--threads", nargs="+", type=int, default=[1], metavar="N")
     parser.add_argument("--rounds", type=int, default=25, metavar="N")
     parser.add_argument("--openvino", action="store_true", help="race OpenVINO too, with the forms that it takes")
+    parser.add_argument("--target", default="cpu", help="compile for this CPU, whose features the one at hand has")
+    parser.add_argument("--reduce-range", action="store_true", help="quantise weights to 7 bits")
+    parser.add_argument(
+        "--before", type=Path, metavar="FOLDER", help="race what the tilestitch in FOLDER compiles, too"
+    )
     parser.add_argument("--output", type=Path, metavar="FILE")
     options = parser.parse_args(arguments)
     rows = []
@@ -83,13 +93,14 @@ def _measured(name: str, form: str, folder: Path, options: argparse.Namespace) -
         plain = folder / f"{name}.onnx"
         onnx.save(NETS[name](), plain)
     inputs = random_inputs(onnx.load(plain))
-    _quantise(plain, quantised, form, inputs)
+    _quantise(plain, quantised, form, inputs, options.reduce_range)
     feeds = next(inputs())
     expected = onnxruntime_session(quantised, 1, optimised=False).run(None, feeds)[0]
     for count in options.threads:
         artifact, wide_artifact = folder / "quantised.tsm", folder / "plain.tsm"
-        compile_model(quantised, num_threads=count).save(artifact)
-        compile_model(plain, num_threads=count).save(wide_artifact)
+        compiled = compile_model(quantised, options.target, num_threads=count)
+        compiled.save(artifact)
+        compile_model(plain, options.target, num_threads=count).save(wide_artifact)
         rival = onnxruntime_session(quantised, count)
         with load(artifact, num_threads=count) as ours, load(wide_artifact, num_threads=count) as wide:
             ways: dict[str, Callable[[], object]] = {
@@ -97,21 +108,32 @@ def _measured(name: str, form: str, folder: Path, options: argparse.Namespace) -
                 "onnxruntime": partial(rival.run, None, feeds),
                 "float32": partial(wide.run, feeds),
             }
+            if options.before is not None:
+                ways["before"] = partial(_compiled_by(options.before, quantised, options.target, count).run, feeds)
             if options.openvino and (request := _openvino(quantised, count)):
                 ways["openvino"] = partial(request.infer, feeds, share_inputs=True)
             least = (least_ms if count == 1 else least_wall_ms)(ways, options.rounds)
             result = next(iter(ours.run(feeds).values()))
         sizes = artifact.stat().st_size, quantised.stat().st_size
         yield {
-            "model": name, "form": form, "threads": count,
+            "model": name, "form": form, "threads": count, "target": options.target,
+            "openvino_isa": os.environ.get("ONEDNN_MAX_CPU_ISA"), "weight_bits": 7 if options.reduce_range else 8,
+            "instructions": sorted({each for one in compiled.explain()["kernels"] for each in one["instructions"]}),
             **{f"{way}_ms": round(least[way], 3) if way in least else None for way in WAYS},
-            "against_onnxruntime": round(least["onnxruntime"] / least["ours"], 2),
-            "against_openvino": round(least["openvino"] / least["ours"], 2) if "openvino" in least else None,
-            "against_float32": round(least["float32"] / least["ours"], 2),
+            **{f"against_{way}": round(least[way] / least["ours"], 2) if way in least else None for way in WAYS[1:]},
             "error": relative_error(result, expected),
             "error_of_onnxruntime": relative_error(rival.run(None, feeds)[0], expected),
             "artifact_mb": round(sizes[0] / 1e6, 3), "model_mb": round(sizes[1] / 1e6, 3),
         }  # fmt: skip
+
+
+def _compiled_by(folder: Path, model: Path, target: str, threads: int) -> Any:
+    """The model as the code in a folder compiles it, loaded by ours."""
+    artifact = model.with_name("before.tsm")
+    command = [sys.executable, "-m", "tilestitch.compiler.cli", "compile", str(model), "-o", str(artifact)]
+    command += ["--target", target, "--threads", str(threads)]
+    subprocess.run(command, check=True, env=os.environ | {"PYTHONPATH": str(folder)}, capture_output=True)
+    return load(artifact, num_threads=threads)
 
 
 def _openvino(model: Path, threads: int) -> Any:
@@ -191,7 +213,10 @@ def random_inputs(model: onnx.ModelProto) -> Callable[[], Iterator[dict[str, np.
     return each
 
 
-def _quantise(plain: Path, quantised: Path, form: str, inputs: Callable[[], Iterator[dict[str, np.ndarray]]]) -> None:
+def _quantise(
+    plain: Path, quantised: Path, form: str, inputs: Callable[[], Iterator[dict[str, np.ndarray]]], reduced: bool
+) -> None:
+    """reduced: weights are of 7 bits."""
     from onnxruntime.quantization import (
         CalibrationDataReader,
         QuantFormat,
@@ -204,7 +229,7 @@ def _quantise(plain: Path, quantised: Path, form: str, inputs: Callable[[], Iter
     prepared = quantised.with_name("prepared.onnx")
     quant_pre_process(plain, prepared, skip_symbolic_shape=True)
     if form == "dynamic":
-        quantize_dynamic(prepared, quantised, weight_type=QuantType.QInt8, per_channel=True)
+        quantize_dynamic(prepared, quantised, weight_type=QuantType.QInt8, per_channel=True, reduce_range=reduced)
         return
 
     class Reader(CalibrationDataReader):
@@ -219,7 +244,7 @@ def _quantise(plain: Path, quantised: Path, form: str, inputs: Callable[[], Iter
         prepared, quantised, Reader(),
         quant_format=QuantFormat.QOperator if form.startswith("qoperator") else QuantFormat.QDQ,
         activation_type=QuantType.QUInt8, weight_type=QuantType.QUInt8 if asymmetric else QuantType.QInt8,
-        per_channel=not asymmetric,
+        per_channel=not asymmetric, reduce_range=reduced,
     )  # fmt: skip
 
 

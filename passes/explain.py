@@ -25,6 +25,7 @@ from .open.regions import CALL
 from .open.typical import typical_sizes
 from .plan import Group, HostGroup, StitchPlan, WhyNot
 from .plan.cases import Cases
+from .plan.cpu.pairs import largest_pair, small_pairs
 from .plan.launches.cuda.group import ticketing_of
 from .plan.schedules import LaunchesSchedule, TicketSchedule, schedule_to_json
 from .plan.target import TargetInfo
@@ -327,7 +328,7 @@ def _kernel(graph: Graph, group: Group, values: Mapping[str, Value], segment: in
         "predicted_range_us": None,
         "bound": "",
         "operations": work,
-        "multiplies": [_multiplied(node) for node in nodes if kind_of(node.op) is Kind.CONTRACTION],
+        "multiplies": [_multiplied(node, group) for node in nodes if kind_of(node.op) is Kind.CONTRACTION],
         "instructions": sorted(group.instructions),
         "floats": list(group.floats),
         "bytes_read": bytes_read,
@@ -338,14 +339,18 @@ def _kernel(graph: Graph, group: Group, values: Mapping[str, Value], segment: in
     }
 
 
-def _multiplied(node: Node) -> dict[str, Any]:
-    """Return the data types that a contraction multiplies, and that of its result."""
+def _multiplied(node: Node, group: Group) -> dict[str, Any]:
+    """Return the data types that a contraction multiplies, and that of its result; and, where its weights prevent a
+    faster instruction, their largest pair.
+    """
     lowered = node.attrs.get("precision")
     operands = [lowered if lowered and value.dtype == "float32" else value.dtype for value in node.inputs[:2]]
     if node.op == "block_matmul":
         form = BlockFormat.of(node.attrs)
         operands = ["int8" if node.attrs.get("rounds") else operands[0], f"{form.codes} in blocks"]
-    return {"node": node.name, "onnx_nodes": list(node.origins), "operands": operands, "result": node.output.dtype}
+    found = {"node": node.name, "onnx_nodes": list(node.origins), "operands": operands, "result": node.output.dtype}
+    slow = "vpmaddwd" in group.instructions and not small_pairs(node)
+    return {**found, "largest_pair": largest_pair(node)} if slow else found
 
 
 def _traffic(group: Group, nodes: Sequence[Node], values: Mapping[str, Value]) -> tuple[int, int]:

@@ -418,9 +418,15 @@ def _multiplied(kernel: Mapping[str, Any]) -> list[str]:
     by = f" by {', '.join(kernel['instructions'])}" if kernel.get("instructions") else ""
     return [
         f"  {', '.join(one['onnx_nodes']) or one['node']}: multiplies {' by '.join(one['operands'])}{by}, "
-        f"gives {one['result']}"
+        f"gives {one['result']}{_pair(one)}"
         for one in kernel.get("multiplies", ())
     ]
+
+
+def _pair(multiplied: Mapping[str, Any]) -> str:
+    """Return why `vpmaddubsw` does not multiply; "" where weights are no reason."""
+    pair = multiplied.get("largest_pair")
+    return "" if pair is None else f"; vpmaddubsw would saturate: two weights of one sign sum to {pair}, not to 128"
 
 
 def _refusal(explained: Mapping[str, Any], refusal: Mapping[str, Any]) -> str:

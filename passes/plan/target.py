@@ -122,13 +122,14 @@ class TargetInfo:
     def needed_by(self, groups: Iterable[Group]) -> TargetInfo:
         """Return the target without instructions for integers or half floats that no group needs."""
         needed = frozenset().union(*(group.instructions for group in groups))
-        dot, half = (name if name in needed else "" for name in (self.dot, self.half_dot))
+        half = self.half_dot if self.half_dot in needed else ""
+        dot = self.dot if needed & replace(self, half_dot="", tile_dots=()).instructions else ""
         return replace(self, dot=dot, half_dot=half, tile_dots=tuple(n for n in self.tile_dots if n in needed))
 
     @property
     def instructions(self) -> frozenset[str]:
         """The instructions that multiply groups of narrow numbers."""
-        return frozenset({self.dot, self.half_dot, *self.tile_dots} - {""})
+        return frozenset({*self.tile_dots, *(dot.name for dot in self.core.dots)})
 
     def __str__(self) -> str:
         named = self.device or self.name

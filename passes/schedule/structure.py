@@ -14,6 +14,7 @@ from tilestitch.compiler.ir.sizes import Size, is_open
 from tilestitch.cost_model.protocol import LatencyModel
 from tilestitch.passes.plan import Group
 from tilestitch.passes.plan.access.byte_ranges import byte_ranges
+from tilestitch.passes.plan.cpu.pairs import small_pairs
 from tilestitch.passes.plan.index_checks import pending_checks
 from tilestitch.passes.plan.target import TargetInfo
 
@@ -124,6 +125,8 @@ def _numbered(names: Sequence[str], by_name: Mapping[str, int]) -> tuple[int, ..
 
 def _node(node: Node, numbers: dict[Value, int], shift: Size | None) -> Hashable:
     operands = tuple(_value(value, numbers) for value in (*node.inputs, *node.outputs))
+    if small_pairs(node):
+        operands += ("small pairs",)
     attrs = {**node.attrs, "starts": (shift,)} if shift is not None else node.attrs
     return node.op, len(node.inputs), tuple(sorted((k, _plain(v)) for k, v in attrs.items())), operands
 

@@ -16,7 +16,7 @@ from tilestitch.codegen.compute.dtypes import storage_dtype, widen
 from tilestitch.codegen.cpu.contraction import microkernel as mk
 from tilestitch.codegen.cpu.contraction.microkernel import Expr
 from tilestitch.compiler.ir.types import HALVES
-from tilestitch.passes.plan.cpu.isa import Dot
+from tilestitch.passes.plan.cpu.isa import DOTS, Dot
 from tilestitch.passes.plan.cpu.tiling import RegisterTile
 
 _INTRINSICS: Mapping[tuple[str, int], str] = {
@@ -26,6 +26,9 @@ _INTRINSICS: Mapping[tuple[str, int], str] = {
     ("vpmaddwd", 16): "llvm.x86.avx512.pmaddw.d.512",
     ("vpmaddwd", 8): "llvm.x86.avx2.pmadd.wd",
     ("vpmaddwd", 4): "llvm.x86.sse2.pmadd.wd",
+    ("vpmaddubsw", 16): "llvm.x86.avx512.pmaddubs.w.512",
+    ("vpmaddubsw", 8): "llvm.x86.avx2.pmadd.ub.sw",
+    ("vpmaddubsw", 4): "llvm.x86.ssse3.pmadd.ub.sw.128",
     ("usdot", 4): "llvm.aarch64.neon.usdot.v4i32.v16i8",
     ("sdot", 4): "llvm.aarch64.neon.sdot.v4i32.v16i8",
 }
@@ -132,6 +135,9 @@ def added(dot: Dot, lanes: int, sums: Expr, left: Expr, right: Expr) -> Expr:
     """Return `lanes` 32-bit sums plus the products of the groups of two vectors."""
     if dot.name in _WRAPPED:
         return T.call_pure_extern(f"{dot.sums}x{lanes}", f"tilestitch_{dot.name}", sums, left, right)
+    if dot.pairs:
+        left = T.call_llvm_pure_intrin(f"int16x{2 * lanes}", _INTRINSICS[dot.name, lanes], left, right)
+        dot, right = DOTS["vpmaddwd"], tirx.Broadcast(T.int16(1), 2 * lanes)
     intrinsic, result = _INTRINSICS[dot.name, lanes], f"int32x{lanes}"
     if dot.name != "vpmaddwd":
         return T.call_llvm_pure_intrin(result, intrinsic, sums, left, right)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Protocol
 
-from .isa import DOTS, HALF_DOTS, TILE_DOTS, Dot, Multiplied
+from .isa import ALL_DOTS, TILE_DOTS, Dot, Multiplied
+from .pairs import MOST_OF_A_PAIR
 from .schedules import CpuTileConvSchedule, CpuTileGemmSchedule, DotSchedule
 
 
@@ -17,15 +18,19 @@ class Grouped(Multiplied, Protocol):
 
 def dot_reasons(shape: Grouped, schedule: DotSchedule, staged: bool) -> Iterator[str]:
     """Yield why there is no such kernel. staged: the left operand is copied first."""
-    known = TILE_DOTS if isinstance(schedule, CpuTileGemmSchedule | CpuTileConvSchedule) else {**DOTS, **HALF_DOTS}
-    dot = known.get(schedule.dot)
-    if dot is None:
+    tiles = isinstance(schedule, CpuTileGemmSchedule | CpuTileConvSchedule)
+    known = [name for name in ALL_DOTS if (name in TILE_DOTS) == tiles]
+    dot = ALL_DOTS.get(schedule.dot)
+    if dot is None or dot.name not in known:
         yield f"no instruction {schedule.dot!r} multiplies so; known are {', '.join(known)}"
         return
     if not shape.multiplied_by(dot):
         halves = f"{dot.left} by {dot.right}, which is constant where it convolves,"
         operands = "uint8 by constant int8" if dot.sums == "int32" else halves
-        yield f"{dot.name} multiplies {operands} into {dot.sums}"
+        pairs = (
+            f", of which pairs along the reduction sum to at most {MOST_OF_A_PAIR} of either sign," if dot.pairs else ""
+        )
+        yield f"{dot.name} multiplies {operands}{pairs} into {dot.sums}"
     if schedule.lanes not in dot.lanes:
         yield f"{dot.name} has {', '.join(map(str, dot.lanes))} sums, not {schedule.lanes}"
     if not staged and not shape.reads_in_place(dot):

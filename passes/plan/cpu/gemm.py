@@ -44,8 +44,7 @@ SHAPES_BYTES = 64
 
 WIDE_STEP_BYTES, NEAR_BYTES, FAR_BYTES = 320, 2048, 8192
 """Prefetch distances for a stream that is read once: the hardware prefetcher follows panels with wide steps, and
-requests from further away disturb it (Zen 4: 4 rows by 6 vectors read 33 GB/s with 2 KiB, as without any, and 24 with 8
-KiB); for narrow steps it fetches too little (8 rows by 3 vectors: 21 GB/s without, 27 with 8 KiB).
+requests from further away disturb it; for narrow steps it fetches too little.
 """
 
 
@@ -69,7 +68,7 @@ class GemmShape:
     left_runs: the index ("m" or "k") that runs along its memory. long_epilogue: its code is too long to be repeated for
     every register. blocks: the format of a blockwise-quantised right operand, whose elements are dequantised to
     float32. rounds: the left operand is rounded to 8 bits by block, as `block_matmul` says. left_stride: elements
-    between rows of a left operand stored in whole tiles, as instructions read them; else 0.
+    between rows of a left operand stored in whole tiles, as instructions read them; else 0. small_pairs: see `pairs`.
     """
 
     m: int
@@ -87,6 +86,7 @@ class GemmShape:
     blocks: BlockFormat | None = None
     rounds: bool = False
     left_stride: Size = 0
+    small_pairs: bool = False
 
     @property
     def right_bytes(self) -> int:
@@ -97,7 +97,7 @@ class GemmShape:
     def multiplied_by(self, dot: Dot) -> bool:
         """Return whether an instruction for groups of 8-bit integers or half floats computes it."""
         fits = (self.a_dtype, self.b_dtype, self.acc_dtype) == (*dot.operands, dot.sums)
-        return fits and (self.packed or dot.packs_at_run_time)
+        return fits and (self.packed or dot.packs_at_run_time) and (self.small_pairs or not dot.pairs)
 
     @property
     def reads_floats(self) -> bool:

@@ -19,7 +19,8 @@ class ConvShape:
     pads: (before, after) for each spatial dimension; padding counts as zeros. packed: the weights are a constant.
     plain: an input element is a plain load, without a prologue; channels_last: its channels are contiguous, else its
     columns are. long_epilogue: its code is too long to be repeated for every register. pools: all elements of a window
-    have equal weight. y_channels_first: results are stored so, else channels last.
+    have equal weight. y_channels_first: results are stored so, else channels last. small_pairs: see
+    `pairs`.
     """
 
     batch: int
@@ -40,6 +41,7 @@ class ConvShape:
     long_epilogue: bool = False
     pools: bool = False
     y_channels_first: bool = False
+    small_pairs: bool = False
 
     def __post_init__(self) -> None:
         ranks = {len(self.spatial), len(self.kernel), len(self.strides), len(self.dilations), len(self.pads)}
@@ -79,7 +81,8 @@ class ConvShape:
         """Return whether an instruction for groups of 8-bit integers or half floats computes it from constant
         panels.
         """
-        return (self.x_dtype, self.w_dtype, self.acc_dtype) == (*dot.operands, dot.sums) and self.packed
+        fits = (self.x_dtype, self.w_dtype, self.acc_dtype) == (*dot.operands, dot.sums)
+        return fits and self.packed and (self.small_pairs or not dot.pairs)
 
     def reads_in_place(self, dot: Dot) -> bool:
         """Return whether whole groups of channels are read in place."""

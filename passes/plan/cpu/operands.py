@@ -18,6 +18,7 @@ from .conv import ConvTransposeShape
 from .gemm import GemmShape
 from .gemv import GemvShape
 from .images import ConvShape
+from .pairs import small_pairs
 
 _LONG = frozenset(
     ["exp", "log", "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh", "asinh", "acosh", "atanh"]
@@ -106,7 +107,7 @@ class Matmul:
             group.acc_dtype, gates, packed=right.data is not None and (self.shared or right.shape[:-2] == batch),
             plain=is_plain(group, left), left_runs="m" if self.transposed[0] else "k",
             long_epilogue=has_long_epilogue(group), blocks=blocks,
-            rounds=bool(group.anchor.attrs.get("rounds")),
+            rounds=bool(group.anchor.attrs.get("rounds")), small_pairs=small_pairs(group.anchor),
         )  # fmt: skip
 
     @property
@@ -157,7 +158,7 @@ def conv_of(group: AnchoredGroup) -> ConvShape:
         batch, channels, out, spatial, layout.kernel(w.shape), tuple(attrs["strides"]), tuple(attrs["dilations"]), pads,
         attrs["groups"], x.dtype, w.dtype, group.acc_dtype, w.data is not None, plain,
         layout.channels_last != (not plain and _is_made_channels_last(x)), has_long_epilogue(group),
-        y_channels_first=_stores_channels_first(group, layout),
+        y_channels_first=_stores_channels_first(group, layout), small_pairs=small_pairs(group.anchor),
     )  # fmt: skip
 
 

@@ -31,13 +31,11 @@ MAX_BORDER_TAPS = 48
 WORTH = 1.1
 """How many times longer direct convolution must take for Winograd's algorithm to be chosen: its filters are larger."""
 STREAM_CYCLES = 0.75
-"""Cycles to read a filter element from memory: a core reads 10 to 20 GB/s of float32. Elements of bfloat16 take as long
-(Emerald Rapids: by Winograd's algorithm 512 channels at 7 x 7 take 1.8 times as long as directly).
-"""
+"""Cycles to read a filter element from memory, of float32 or bfloat16."""
 EPILOGUE_REGISTERS = 7
 """Registers for an epilogue interleaved with the steps of a reduction."""
 MEETING = 1.2
-"""Slowdown of a tile whose pixels share a set of the first-level cache (Zen 4: 1.1 to 1.4)."""
+"""Slowdown of a tile whose pixels share a set of the first-level cache."""
 
 
 @lru_cache(SHAPES)
@@ -57,8 +55,7 @@ def choose_conv(shape: ConvShape, isa: Isa, threads: int) -> CpuConvSchedule:
 
 def _cycles_with_filters(plan: ConvPlan, isa: Isa) -> float:
     """Return the cycles of all tasks and of reading the filters: models have more weights than caches hold, so that
-    these come from memory in every run. Prefetching hides little of it (Emerald Rapids: 512 channels at 7 x 7 take 0.72
-    of the time directly, at 28 x 28 with 128 channels 1.67).
+    these come from memory in every run. Prefetching hides little of it.
     """
     shape = plan.shape
     return conv_cycles(plan, isa) + shape.groups * plan.steps * plan.neighbours * shape.group_out * STREAM_CYCLES

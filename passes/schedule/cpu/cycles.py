@@ -31,9 +31,7 @@ from .tiles import PACK_CYCLES, again_cycles, right_cycles, step_cycles
 COPY_CYCLES, TURN_CYCLES, NEAR_CYCLES = 0.5, 1.5, 0.1
 """Cycles per element of the left operand: copied as it is, copied from channels first, and read in place."""
 MEETING_CYCLES = 2.0
-"""Cycles per step of a tile whose rows, read in place, share a set of the first-level cache (Zen 4: 13 rows of k of
-1024, 2048 and 3072 take 13 to 16 % longer than copied).
-"""
+"""Cycles per step of a tile whose rows, read in place, share a set of the first-level cache."""
 BLOCK_CYCLES, IN_REGISTERS_CYCLES = 0.15, 0.03
 """Cycles to dequantise an element of blockwise-quantised weights into a panel, or, in addition to the multiplication,
 in registers.
@@ -47,7 +45,7 @@ SCALED_STEPS = 3
 PIXEL_CYCLES, RESULT_CYCLES = 0.1, 0.1
 """Cycles to transform an element that Winograd's algorithm multiplies, and an element that a GEMM results in."""
 SHARED_PORTS = 2.0
-"""Slowdown of that where the multiply ports also add and shuffle (Emerald Rapids, against Zen 4)."""
+"""Slowdown of that where the multiply ports also add and shuffle."""
 SUM_CYCLES = 2.0
 """Cycles to add a vector of sums to those waiting in the workspace."""
 SUM_STEPS = 6

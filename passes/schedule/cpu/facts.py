@@ -61,9 +61,7 @@ from .scalars import STRIDED, apart, apart_along, apart_steps, scalars
 UNSTAGED: Mapping[Unit, int] = {"fma": 1, "alu": 1, "special": EXPENSIVE_OPERATIONS}
 """Scalar steps of operations computed within a tile."""
 INTERLEAVED_CYCLES = 0.7
-"""Fraction of an epilogue's cycles that remains where it is interleaved with multiplications (Zen 4, ResNet-50: 0.55 to
-0.8).
-"""
+"""Fraction of an epilogue's cycles that remains where it is interleaved with multiplications."""
 COUNTED = {
     "gathers": frozenset({"gather", "gather_nd", "gather_elements"}), "divisions": frozenset({"div", "mod", "fmod"}),
     "selects": frozenset({"select"}), "casts": frozenset({"cast"}), "concats": frozenset({"concat", "pad"}),

@@ -11,8 +11,8 @@ from tilestitch.cost_model.facts import Arithmetic
 from tilestitch.passes.plan.cpu.schedules import CpuLoopSchedule, CpuRowSchedule
 
 STRIDED = 0.35
-"""Steps per element at an equal distance from its neighbours: transposes within the first-level cache take 0.39 cycles
-of 2.5 GHz (AMD Zen 4, one thread, 24 November 2026), and none may be predicted to be slower than nominal steps.
+"""Steps per element at an equal distance from its neighbours, of which none may be predicted to be slower than nominal
+ones.
 """
 GATHERS = frozenset({"gather", "gather_elements", "gather_nd"})
 

@@ -14,10 +14,7 @@ PACK_CYCLES, NEAR_CYCLES, FAR_CYCLES = 0.5, 0.03, 0.12
 beyond.
 """
 AGAIN_CYCLES, MEMORY_CYCLES = 0.35, 0.58
-"""Cycles to read an element again from a shared cache, and from memory (Emerald Rapids: 28 GB/s of 8 MB, 18 of 16; 64
-rows by 4096 x 1024 took twice as long with a tile of 13 rows per task as with three of them, busy. Zen 4:
-1000x12544x1024 made 165 GFLOP/s with 51 MB between two uses of a panel, and 250 with 13 MB).
-"""
+"""Cycles to read an element again from a shared cache, and from memory."""
 WIDE_BYTES = 64
 """Bytes of vector registers that some CPUs multiply in two halves."""
 LAST_CACHE_BYTES = 16 << 20
