@@ -88,8 +88,16 @@ class BlockFormat:
         blocks = padded.reshape(columns, self.blocks, self.block)
         if self.bits == 4:
             blocks = (blocks[..., 0::2] & 15) | (blocks[..., 1::2] << np.uint8(4))
-        raw = np.ascontiguousarray(scales).reshape(columns, self.blocks, 1).view(np.uint8)
-        parts = [blocks, raw]
+        return self.joined(blocks, scales, zeros)
+
+    def joined(self, codes: np.ndarray, scales: np.ndarray, zeros: np.ndarray | None = None) -> np.ndarray:
+        """Return uint8 [columns, blocks, bytes] from the bytes of codes [columns, blocks, code_bytes], and from scales
+        and zero points [columns, blocks].
+        """
+        made = np.empty((len(codes), self.blocks, self.block_bytes), np.uint8)
+        ends = self.code_bytes, self.code_bytes + self.scale_bytes
+        made[..., : ends[0]] = codes
+        made[..., ends[0] : ends[1]] = np.ascontiguousarray(scales)[..., None].view(np.uint8)
         if zeros is not None:
-            parts.append(zeros.astype(np.uint8).reshape(columns, self.blocks, 1))
-        return np.concatenate(parts, -1)
+            made[..., -1] = zeros.astype(np.uint8)
+        return made

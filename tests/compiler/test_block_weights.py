@@ -274,13 +274,13 @@ def test_weights_that_are_kept_are_neither_dequantised_nor_encoded_again(monkeyp
     """Not for their transposes, which nothing reads any more, and not for each set of sizes."""
     x = floats(3, 200)
     encoded: list[int] = []
-    encode = BlockFormat.encode
+    joined = BlockFormat.joined
 
     def counted(form: BlockFormat, *data: Any) -> np.ndarray:
         encoded.append(len(encoded))
-        return encode(form, *data)
+        return joined(form, *data)
 
-    monkeypatch.setattr(BlockFormat, "encode", counted)
+    monkeypatch.setattr(BlockFormat, "joined", counted)
     monkeypatch.setattr(weight_only, "reference", lambda op: pytest.fail(f"{op} is computed"))
     proto = onnx.load_from_string(n_bits(x, 70, zeros=True))
     for value in (*proto.graph.input, *proto.graph.output):

@@ -24,6 +24,9 @@ from tilestitch.compiler.ir.types import compute_dtype, storage_bytes
 from tilestitch.passes.plan.cpu.packing import BlockPacking, Packing
 from tilestitch.passes.plan.cpu.tiling import LINE_BYTES, RegisterTile
 
+PIECE_BYTES = 1 << 18
+"""Blocks are packed by so many bytes at a time, whose intermediate arrays then stay in the cache."""
+
 
 def pack(matrix: npt.NDArray[Any], packing: Packing) -> npt.NDArray[Any]:
     """Pack [groups, k, n] (or [k, n] when there is one group) into ``packing.shape``; the dtype is kept.
@@ -57,39 +60,43 @@ def pack_blocks(weights: npt.NDArray[np.uint8], packing: BlockPacking) -> npt.ND
     wanted = (packing.n, form.blocks, form.block_bytes)
     if weights.shape != wanted:
         raise ValueError(f"weights of shape {weights.shape} do not fit the packing of {wanted}; plan the kernel again")
-    padded = np.zeros((panels * columns, *wanted[1:]), np.uint8)
-    padded[: packing.n] = weights
-    if form.integers:  # from two's complement to an offset from the least integer
-        sign = np.uint8(0x88 if form.bits == 4 else 0x80)
-        padded[..., : form.code_bytes] ^= sign
-        padded[..., form.block_bytes - form.zeros :] ^= sign
-    if packing.halved:
-        padded[..., : form.code_bytes] = _halved(padded[..., : form.code_bytes])
-    # [panels, columns, blocks, bytes] as [panels, blocks, ..., columns, ...]
-    by_panel = padded.reshape(panels, columns, form.blocks, form.block_bytes).transpose(0, 2, 1, 3)
-    words = by_panel[..., : form.code_bytes].reshape(panels, form.blocks, columns, form.words, 4)
-    scales = by_panel[..., form.code_bytes : form.code_bytes + form.scale_bytes]
-    parts = [words.transpose(0, 1, 3, 2, 4), scales]
-    if form.zeros:
-        zeros = by_panel[..., -1]
-        if form.bits == 4:
-            vectors = -(-columns // packing.lanes)
-            even = np.zeros((panels, form.blocks, vectors + vectors % 2, packing.lanes), np.uint8)
-            even[:, :, :vectors] = zeros.reshape(panels, form.blocks, vectors, packing.lanes)
-            zeros = (even[:, :, 0::2] & 15) | (even[:, :, 1::2] << np.uint8(4))
-        parts.append(zeros)
-    flat = [np.ascontiguousarray(part).reshape(panels, -1) for part in parts]
     packed = np.zeros((panels, packing.shape[-1]), np.uint8)
-    joined = np.concatenate(flat, 1)
-    packed[:, : joined.shape[1]] = joined
+    together = max(1, PIECE_BYTES // packing.shape[-1])
+    for first in range(0, panels, together):
+        rows = weights[first * columns : (first + together) * columns]
+        missing = -len(rows) % columns
+        if missing:
+            rows = np.concatenate([rows, np.zeros((missing, *wanted[1:]), np.uint8)])
+        _pack_panels(rows.reshape(-1, columns, *wanted[1:]), packing, packed[first : first + together])
     return packed.reshape(packing.shape)
 
 
-def _halved(codes: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
-    """Return words of 8 codes, of which the first four are the low halves of bytes, and the last four the high ones."""
-    words = codes.reshape(*codes.shape[:-1], -1, 4)
-    pairs = np.stack([words & 15, words >> 4], -1).reshape(*words.shape[:-1], 8)
-    return np.asarray(pairs[..., :4] | (pairs[..., 4:] << np.uint8(4))).reshape(codes.shape)
+def _pack_panels(rows: npt.NDArray[np.uint8], packing: BlockPacking, packed: npt.NDArray[np.uint8]) -> None:
+    """Pack [panels, columns, blocks, bytes of a block] into [panels, bytes of a panel]."""
+    form, panels, columns = packing.form, len(rows), packing.columns
+    codes, scales, zeros = np.split(rows, (form.code_bytes, form.code_bytes + form.scale_bytes), -1)
+    sign = np.uint8((0x88 if form.bits == 4 else 0x80) if form.integers else 0)  # from two's complement to an offset
+    words = (codes ^ sign).view("<u4")
+    if packing.halved:
+        words = _spread(words & 0xFFFF) | _spread(words >> 16) << 4
+    parts = [words.transpose(0, 2, 3, 1), scales.transpose(0, 2, 1, 3)]
+    if form.zeros:
+        points = (zeros[..., 0] ^ sign).transpose(0, 2, 1)
+        if form.bits == 4:
+            vectors = -(-columns // packing.lanes)
+            even = np.zeros((panels, form.blocks, vectors + vectors % 2, packing.lanes), np.uint8)
+            even[:, :, :vectors] = points.reshape(panels, form.blocks, vectors, packing.lanes)
+            points = (even[:, :, 0::2] & 15) | (even[:, :, 1::2] << np.uint8(4))
+        parts.append(points)
+    flat = [np.ascontiguousarray(part).reshape(panels, -1).view(np.uint8) for part in parts]
+    joined = np.concatenate(flat, 1)
+    packed[:, : joined.shape[1]] = joined
+
+
+def _spread(halves: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Return the four nibbles of the low half of each word as the low nibbles of its bytes."""
+    halves = (halves | halves << 8) & 0x00FF00FF
+    return (halves | halves << 4) & 0x0F0F0F0F
 
 
 @dataclass(frozen=True)

@@ -33,13 +33,42 @@ def in_blocks(
     kind: str, codes: np.ndarray, scales: np.ndarray, zeros: np.ndarray | None, block: int
 ) -> Blocks | None:  # fmt: skip
     """Return blocks from codes of a format, uint8, one a byte; None if no format represents them."""
-    dtype = from_numpy_dtype(scales.dtype)
-    form = BlockFormat(kind, block, dtype, zeros is not None, codes.shape[1])
-    if dtype not in SCALES or form.problem is not None or 0 in codes.shape:
+    form = _format(kind, scales, zeros, block, codes.shape[1])
+    return None if form is None else (form, _kept(form.encode(codes, scales, zeros)))
+
+
+def unsigned_in_blocks(
+    packed: np.ndarray, scales: np.ndarray, zeros: np.ndarray, depth: int, block: int
+) -> Blocks | None:  # fmt: skip
+    """Return (codes - zeros) * scales as blocks; None if no format represents it.
+
+    packed: uint4 or uint8 codes as the bytes of whole blocks, uint8 [columns, blocks, bytes], the low half of a byte
+    first; what exceeds the depth is ignored. scales, zeros: [columns, blocks], zeros of a wider dtype.
+    """
+    bits = packed.shape[-1] * 8 // block
+    sign = 1 << (bits - 1)
+    stored = zeros - sign if (zeros != sign).any() else None
+    form = _format(f"int{bits}", scales, stored, block, depth)
+    if form is None:
         return None
-    weights = form.encode(codes, scales, zeros)
+    weights = form.joined(packed ^ np.uint8(0x88 if bits == 4 else sign), scales, stored)  # to two's complement
+    if rest := depth % block:
+        last = weights[:, -1, : form.code_bytes]
+        last[:, -(-rest * bits // 8) :] = 0
+        if rest * bits % 8:
+            last[:, rest * bits // 8] &= 15
+    return form, _kept(weights)
+
+
+def _format(kind: str, scales: np.ndarray, zeros: np.ndarray | None, block: int, depth: int) -> BlockFormat | None:
+    dtype = from_numpy_dtype(scales.dtype)
+    form = BlockFormat(kind, block, dtype, zeros is not None, depth)
+    return None if dtype not in SCALES or form.problem is not None or not scales.size else form
+
+
+def _kept(weights: np.ndarray) -> np.ndarray:
     weights.flags.writeable = False
-    return form, weights
+    return weights
 
 
 def dequantised(b: Builder, blocks: Blocks | None, to: str, rounds: bool = False) -> Value | None:

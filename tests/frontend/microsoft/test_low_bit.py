@@ -20,7 +20,7 @@ def packed_weights(width: int, depth: int, bits: int, block: int, seed: int = 0)
 
 @pytest.mark.parametrize("bits", [2, 4, 8])
 @pytest.mark.parametrize("zeros", ["none", "packed", "floats"])
-@pytest.mark.parametrize("depth", [32, 48, 40])
+@pytest.mark.parametrize("depth", [32, 48, 40, 37])
 @pytest.mark.parametrize("shape", [(3,), (2, 1)])
 def test_matmul(bits: int, zeros: str, depth: int, shape: tuple[int, ...]) -> None:
     block, width = 16, 5

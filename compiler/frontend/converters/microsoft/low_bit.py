@@ -13,7 +13,7 @@ from tilestitch.runtime.host.blocks import CODES
 
 from ...builder import Builder, dtype_of
 from ...context import Context
-from ..blocks import Blocks, dequantised, in_blocks, integers_in_blocks
+from ..blocks import Blocks, dequantised, in_blocks, integers_in_blocks, unsigned_in_blocks
 from ..common import widened
 from ..matmul import matmul_any_rank
 from .operator import Operator
@@ -118,8 +118,11 @@ def _encoded(
     points = np.full((width, blocks), 1 << (bits - 1))
     if zeros is not None:
         points = _parts(zeros.reshape(width, -(-blocks * bits // 8)), bits)[:, :blocks].astype(np.int64)
-    codes = _parts(packed.reshape(width, blocks * block * bits // 8), bits)[:, order]
-    return integers_in_blocks(codes.astype(to_numpy_dtype(f"uint{bits}")), scales.reshape(width, blocks), points, block)
+    packed, scales = packed.reshape(width, blocks * block * bits // 8), scales.reshape(width, blocks)
+    if bits > 2 and (order == np.arange(len(order))).all():
+        return unsigned_in_blocks(packed.reshape(width, blocks, -1), scales, points, len(order), block)
+    codes = _parts(packed, bits)[:, order].astype(to_numpy_dtype(f"uint{bits}"))
+    return integers_in_blocks(codes, scales, points, block)
 
 
 def _parts(rows: np.ndarray, bits: int) -> np.ndarray:
