@@ -6,7 +6,7 @@
 All take turns. With one thread CPU time counts, which a busy machine does not lengthen; with more, wall clock.
 onnxruntime.quantization quantises what `python -m benchmarks.models` has made, a small MLP and the networks of
 `quantised_nets`: weights int8 by channel (but `uint8`), activations uint8, ranges from two random inputs. Errors are
-the largest ones against unoptimised ONNX Runtime, over its largest result, ours and those of optimised ONNX Runtime.
+the largest ones against unoptimised ONNX Runtime, over its largest result: ours, and those of the others.
 Results go to benchmarks/results/.
 
 `--target cpu:haswell` compiles for a CPU without the instructions of this one. ONNX Runtime uses these all the same;
@@ -113,7 +113,7 @@ def _measured(name: str, form: str, folder: Path, options: argparse.Namespace) -
             if options.openvino and (request := _openvino(quantised, count)):
                 ways["openvino"] = partial(request.infer, feeds, share_inputs=True)
             least = (least_ms if count == 1 else least_wall_ms)(ways, options.rounds)
-            result = next(iter(ours.run(feeds).values()))
+            result = first(ours.run(feeds))
         sizes = artifact.stat().st_size, quantised.stat().st_size
         yield {
             "model": name, "form": form, "threads": count, "target": options.target,
@@ -123,6 +123,7 @@ def _measured(name: str, form: str, folder: Path, options: argparse.Namespace) -
             **{f"against_{way}": round(least[way] / least["ours"], 2) if way in least else None for way in WAYS[1:]},
             "error": relative_error(result, expected),
             "error_of_onnxruntime": relative_error(rival.run(None, feeds)[0], expected),
+            "error_of_openvino": relative_error(first(ways["openvino"]()), expected) if "openvino" in ways else None,
             "artifact_mb": round(sizes[0] / 1e6, 3), "model_mb": round(sizes[1] / 1e6, 3),
         }  # fmt: skip
 
@@ -160,6 +161,11 @@ def _mlp() -> onnx.ModelProto:
     ]
     graph = helper.make_graph(nodes[:-1], "mlp", *told, stored)
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+
+
+def first(results: Any) -> np.ndarray:
+    """The first of results by name, or by OpenVINO's outputs."""
+    return np.asarray(next(iter(results.values())))
 
 
 def relative_error(ours: np.ndarray, theirs: np.ndarray) -> float:

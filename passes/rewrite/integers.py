@@ -1,19 +1,6 @@
 """Contractions of dequantised values become contractions of 8-bit integers with 32-bit sums.
 
-For x = sx * (qx - zx) and constant weights w = sw * (qw - zw), x @ w is sx * sw * (qx - zx) @ (qw - zw): the integers
-are multiplied, and the contribution of the zero points is subtracted from the sums afterwards, mostly as a constant per
-column. The scales are applied to the sums, so that they are part of the kernel's epilogue, as are bias, activation and
-requantisation.
-
-CPUs multiply uint8 by int8, some of aarch64 int8 by int8. So a left operand of the other signedness is shifted by 128,
-and its zero point with it; weights are stored minus their zero point, and where a column then exceeds the range of
-int8, minus a further offset: its contribution to the sums follows from the sum of each row or window. GPUs multiply
-bytes of either signedness: there a left operand is shifted only where that makes its zero point 0.
-
-Where both operands are known only at run time (attention), a uint8 right operand is shifted, and the contribution of
-zero points follows from the sums of rows and columns.
-
-Depthwise windows multiply integers stored as float32, so that sums are exact and scales are applied to them.
+`docs/quantised.md` derives how, and says what becomes of scales, zero points and signs.
 """
 
 from __future__ import annotations

@@ -1,11 +1,8 @@
-"""GEMMs of one float row with blockwise-quantised weights, in integers: the row becomes four rows of bytes.
+"""GEMMs of one float row with blockwise-quantised weights, in integers: the row becomes four rows of bytes, its planes.
 
-Scaled by a power of two, from the largest element of a block, an element is a 31-bit integer; its digits to base 256,
-from -128 to 127, are the planes. The sums of a block are exact for each plane, also as float32, and their sum is
-rounded three times, whereas a float sum is rounded at every element. Only parts of elements below 2^-30 of the largest
-are lost, less than float32 loses in sums with that one. A row is odd, and is multiplied as floats, where that may not
-hold: where few elements are so large that most others of their block would be inexact, since zero weights may hide
-these few; where a block has NaN or infinity; and where it is so small that its powers of two are not float32 numbers.
+These are the digits to base 256, from -128 to 127, of its elements as 31-bit integers (`docs/quantised.md`). The sums
+of a block are exact for each plane, also as float32. A row is odd, and is multiplied as floats, where few elements are
+so large that most others of their block would be inexact, since zero weights may hide these few.
 """
 
 from __future__ import annotations
