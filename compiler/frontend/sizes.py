@@ -7,6 +7,7 @@ A model computes target shapes from the shapes of its inputs. The results are ex
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from math import prod
 from typing import Any, TypeAlias
 
 import ml_dtypes
@@ -16,7 +17,7 @@ from tilestitch.compiler.ir import Node, TensorType, Value, reference
 from tilestitch.compiler.ir.claims import may_be_natural
 from tilestitch.compiler.ir.errors import UndecidedError
 from tilestitch.compiler.ir.sizes import Size, bounds_of, is_open, largest, smallest
-from tilestitch.compiler.ir.types import is_float, is_integer, storage_bytes, to_numpy_dtype
+from tilestitch.compiler.ir.types import broadcast_shapes, is_float, is_integer, storage_bytes, to_numpy_dtype
 
 from .fractional_sizes import EXACT, Fraction
 from .symbols import quotient_of
@@ -46,6 +47,10 @@ def computed(op: str, values: Sequence[Value], attrs: Mapping[str, Any]) -> np.n
         return None  # of unknown rank
     if op in _ROUNDINGS and values[0].dtype in EXACT and values[0].data is None:
         return _rounded(op, values[0], attrs)
+    if op in _DECIDES:
+        decided = _decided(_DECIDES[op], values)
+        if decided is not None:
+            return decided
     if not any(v.producer is not None and v.producer.op == "sizes" for v in values):
         return None
     operands = [contents_of(value) for value in values]
@@ -74,6 +79,17 @@ def _result(op: str, operands: Sequence[np.ndarray], attrs: Mapping[str, Any]) -
         elements = [_ELEMENTWISE[op](*each) for each in zip(*(a.reshape(-1) for a in together), strict=True)]
         return _objects(elements, together[0].shape)
     return None
+
+
+def _decided(decides: bool, values: Sequence[Value]) -> np.ndarray | None:
+    """Return the result of a conjunction or disjunction of a few elements if one operand alone decides it."""
+    types = [value.type for value in values if isinstance(value.type, TensorType) and value.type.is_static]
+    if len(types) < len(values):
+        return None
+    shape = TensorType("bool", broadcast_shapes(*(type_.shape for type_ in types))).static_shape
+    known = (contents_of(value) for value in values)
+    alone = any(each is not None and all(one is decides for one in each.reshape(-1)) for each in known)
+    return np.full(shape, decides, object) if alone and prod(shape) <= MOST_ELEMENTS else None
 
 
 def _rounded(op: str, value: Value, attrs: Mapping[str, Any]) -> np.ndarray | None:
@@ -153,6 +169,12 @@ def _cast(operand: np.ndarray, dtype: str, to: str) -> np.ndarray | None:
     """Return a cast of sizes. Old converters cast sizes to floats and back, which is lossless for exactly representable
     ones.
     """
+    if to == "bool":
+        return (
+            operand
+            if dtype == "bool"
+            else _objects([not _equal(each, 0) for each in operand.reshape(-1)], operand.shape)
+        )
     if is_integer(to) and storage_bytes(to) < _LEAST_BYTES and not _fits(operand, to):
         return None
     if is_integer(to) and dtype in EXACT:
@@ -220,6 +242,13 @@ def _magnitude(a: Size) -> Size:
     return a if low >= 0 else -a
 
 
+def _sign(a: Size) -> Size:
+    low, high = bounds_of(a)
+    if low < 0 < high:
+        raise UndecidedError(f"{a} >= 0")
+    return smallest(a, 1) if low >= 0 else largest(a, -1)
+
+
 _ROUNDINGS: Mapping[str, Callable[[Fraction, str], Size | None]] = {
     "floor": Fraction.floor, "ceil": Fraction.ceil, "cast": Fraction.truncated,
 }  # fmt: skip
@@ -232,9 +261,11 @@ _FOLDS: Mapping[str, Callable[[Any, Any], Any]] = {
     "reduce_sum": lambda a, b: a + b, "reduce_prod": lambda a, b: a * b,
     "reduce_max": largest, "reduce_min": smallest,
 }  # fmt: skip
+_DECIDES = {"logical_and": False, "logical_or": True}
+"""What a conjunction or disjunction is as soon as one operand is it."""
 _ELEMENTWISE: Mapping[str, Callable[..., Any]] = {
     "add": lambda a, b: a + b, "sub": lambda a, b: a - b, "mul": lambda a, b: a * b, "div": _quotient,
-    "mod": _remainder, "neg": lambda a: -a, "abs": _magnitude, "maximum": largest, "minimum": smallest,
+    "mod": _remainder, "neg": lambda a: -a, "abs": _magnitude, "sign": _sign, "maximum": largest, "minimum": smallest,
     "equal": _equal, "less": lambda a, b: bool(a < b), "less_equal": lambda a, b: bool(a <= b),
     "logical_not": lambda a: not a, "logical_and": lambda a, b: a and b, "logical_or": lambda a, b: a or b,
     "select": lambda condition, a, b: a if condition else b,

@@ -88,6 +88,42 @@ def test_shape_arithmetic_leaves_nothing_to_compute() -> None:
     assert output_types(graph) == ["float32[b,s,4,16]"]
 
 
+def test_a_quotient_that_is_rounded_down_whatever_its_signs() -> None:
+    """As the exporter of `transformers` writes every `//` of sizes: less by one if signs differ and a rest is left."""
+    graph = imported("""(float[n] x) => (int64[1] y) {
+        n = Shape(x)
+        fourteen = Constant<value_ints=[14]>()
+        of_n = Sign(n)
+        of_14 = Sign(fourteen)
+        equal = Equal(of_n, of_14)
+        differ = Not(equal)
+        rest = Mod(n, fourteen)
+        inexact = Cast<to=9>(rest)
+        both = And(differ, inexact)
+        one = Cast<to=7>(both)
+        towards_zero = Div(n, fourteen)
+        y = Sub(towards_zero, one)
+    }""")
+    (node,) = graph.nodes
+    assert node.op == "sizes" and str(node.attrs["values"]) == "(n // 14,)"
+
+
+def test_whether_a_size_is_zero_and_its_sign_as_far_as_its_range_says() -> None:
+    graph = imported(
+        """(float[n] x) => (int64[1] y, int64[1] z) {
+            n = Shape(x)
+            two = Constant<value_ints=[2]>()
+            less = Sub(n, two)
+            is_any = Cast<to=9>(n)
+            y = Cast<to=7>(is_any)
+            z = Sign(less)
+        }""",
+        n=(2, 9),
+    )
+    (node,) = graph.nodes
+    assert graph.outputs[0].data == 1 and str(node.attrs["values"]) == "(min(1, n - 2),)"
+
+
 def test_sizes_come_back_from_floats_as_far_as_these_have_every_integer() -> None:
     """As converters of Keras models write a Flatten."""
     graph = imported("""(float[b, 4, 16] x) => (float[b, 64] z) {
