@@ -8,9 +8,9 @@ from typing import TypeAlias
 
 import numpy as np
 
-from .claims import may_be_equal
+from .claims import Claim, allowed, make, may_be_equal
 from .errors import IRError
-from .sizes import Size, as_size, bounds_of, is_open, size_of, symbols_of
+from .sizes import Size, as_size, bounds_of, is_open, over, size_of, symbols_of
 
 Dim: TypeAlias = "Size | str"
 """A size, which may be an expression over symbols (`sizes`), or a name for a size that only a run can tell."""
@@ -277,7 +277,8 @@ def broadcast_shapes(*shapes: Shape) -> Shape:
 
 def _broadcast_dim(dims: tuple[Dim, ...], shapes: tuple[Shape, ...]) -> Dim:
     most = {d: bounds_of(d)[1] for d in dims if not isinstance(d, str) and d != 1}
-    known = [d for d, high in most.items() if high != 1 or max(most.values()) == 1 or not _may_be_1(d)]
+    longer = max(most.values(), default=1) > 1
+    known = [d for d, high in most.items() if high != 1 or not longer or not (_may_be_1(d) or _narrowed_to_1(d))]
     first = next((d for d in known if not is_open(d)), next(iter(known), None))
     if first is not None:
         if not all(may_be_equal(first, d, joins=True) or _may_be_1(d) for d in known):
@@ -294,3 +295,15 @@ def _may_be_1(size: Size) -> bool:
     expressions do not count, as their operands would be read as if they were longer.
     """
     return any(size_of(symbol) == size for symbol in symbols_of([size])) and may_be_equal(size, 1)
+
+
+def _narrowed_to_1(size: Size) -> bool:
+    """Return whether an expression of one symbol is 1 unless that is 0: if so, that is claimed, as for the first of a
+    found number of elements, `min(1, found)`.
+    """
+    claim = Claim(size - 1, exact=True)
+    narrow = {symbol.name: allowed(symbol, claim) for symbol in symbols_of([size]) if symbol.low == 0}
+    if len(narrow) != 1 or bounds_of(over(size, narrow)) != (1, 1):
+        return False
+    make(claim)
+    return True

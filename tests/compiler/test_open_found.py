@@ -315,3 +315,24 @@ def test_one_row_beside_what_was_found_is_repeated_for_each() -> None:
             np.testing.assert_array_equal(product_, x[chosen] * y)
         with pytest.raises(ExecutionError, match="the data gives a size of 2, but it meets one of 3"):
             module.run({"x": x, "p": np.arange(3) < 2, "y": np.ones((3, 4), np.float32)})
+
+
+def test_the_first_of_what_was_found_is_repeated_beside_an_input() -> None:
+    """As the older exporter writes `zeros(batch.max() + 1).index_add(0, batch, x)`."""
+    text = """(float[n, 3] x, int64[n] batch) => (float[n] y, float[k] zeros)
+        <int64[1] zero = {0}, int64[1] one = {1}, int64[1] rows = {-1}> {
+            last = ReduceMax<keepdims=0>(batch)
+            last_row = Reshape(last, rows)
+            found = Add(last_row, one)
+            zeros = ConstantOfShape(found)
+            first = Slice(zeros, zero, one, zero)
+            alone = Shape(first)
+            sums = ReduceSum<keepdims=0>(x, one)
+            y = Expand(sums, alone)
+        }"""
+    feeds = [{"x": np.ones((n, 3), np.float32), "batch": np.arange(n) // 2} for n in (1, 2, 9)]
+    for given, result in zip(feeds, run(text, feeds, "cpu"), strict=True):
+        np.testing.assert_array_equal(result["y"], np.full(len(given["batch"]), 3))
+        assert len(result["zeros"]) == given["batch"].max() + 1
+    with pytest.raises(ExecutionError):
+        list(run(text, [{"x": np.ones((2, 3), np.float32), "batch": np.full(2, -1)}], "cpu"))
