@@ -6,9 +6,12 @@ the rank, and the size is open, one of both is claimed.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import product
+
 from tilestitch.compiler.ir import Value
-from tilestitch.compiler.ir.claims import may_be_equal, may_differ
-from tilestitch.compiler.ir.sizes import Size
+from tilestitch.compiler.ir.claims import Claim, allowed, may_be_equal, may_differ
+from tilestitch.compiler.ir.sizes import Size, Symbol, bounds_of, is_open, over, symbols_of
 
 from .sizes import contents_of
 from .symbols import symbols_in_force
@@ -35,12 +38,43 @@ def claimed_condition(condition: Value, is_nested: bool) -> bool | None:
     return may_differ(a, b) is negated
 
 
+def are_exclusive(conditions: Sequence[Value]) -> bool:
+    """Return whether conditions on single sizes certainly never hold together: with n > 0, that the signs of n - 1 and
+    2 differ, and that n - 1 is no multiple of 2.
+    """
+    compared = [each for each in map(_compared, conditions) if each is not None]
+    differences = [(a - b, differ) for a, b, differ in compared if is_open(a - b)]
+    ranges: dict[str, Symbol] = {}
+    for difference, differ in differences:
+        found = symbols_of([difference])
+        claims = _claims(difference, differ) if len(found) == 1 else ()
+        for symbol, claim in product(found, claims):
+            ranges[symbol.name] = allowed(ranges.get(symbol.name, symbol), claim)
+    for difference, differ in differences:
+        low, high = bounds_of(over(difference, ranges))
+        if low == high == 0 if differ else low > 0 or high < 0:
+            return True
+    return False
+
+
+def _claims(difference: Size, differ: bool) -> tuple[Claim, ...]:
+    """Return what holds for one symbol where two sizes are equal, or differ, as far as that is a range."""
+    low, high = bounds_of(difference)
+    if not differ:
+        return (Claim(difference, exact=True),)
+    below = (Claim(-difference - 1, exact=False),) if high == 0 else ()
+    return (Claim(difference - 1, exact=False),) if low == 0 else below
+
+
 def _compared(condition: Value) -> tuple[Size, Size, bool] | None:
-    """Return the two sizes that a condition compares, and whether it asks if they differ."""
-    node, negated = condition.producer, False
-    while node is not None and (node.op in _MOVES or node.op == "logical_not"):
+    """Return the two sizes that a condition compares, and whether it asks if they differ: from 0 for a cast of one."""
+    negated = False
+    while (node := condition.producer) is not None and (node.op in _MOVES or node.op == "logical_not"):
+        known = contents_of(node.inputs[0]) if node.op == "cast" and condition.dtype == "bool" else None
+        if known is not None:
+            return (known.item(), 0, not negated) if known.size == 1 else None
         negated ^= node.op == "logical_not"
-        node = node.inputs[0].producer
+        condition = node.inputs[0]
     if node is None or node.op != "equal":
         return None
     sizes = [contents_of(operand) for operand in node.inputs]

@@ -43,6 +43,13 @@ def test_names_of_dimensions_may_be_arithmetic() -> None:
     assert output_types(import_model(model, ranges={}).graph) == ["float32[past + 1]"]
 
 
+def test_a_dimension_that_is_named_by_a_number_has_that_size() -> None:
+    """As PyTorch's exporter names the fixed dimensions of programs with open ones."""
+    model = parser.parse_model(HEAD + "(float[n, c] x) => (float[n, 4] y) { y = Neg(x) }")
+    model.graph.input[0].type.tensor_type.shape.dim[1].dim_param = "4"
+    assert output_types(import_model(model, ranges={}).graph) == ["float32[n,4]"]
+
+
 def test_names_that_no_expression_can_have_stay_apart() -> None:
     model = parser.parse_model(HEAD + "(float[p, q] x, float[r, s] y) => (float[p, q] z) { z = Neg(x) }")
     names = ["a b", "a_b", "\u65e5", "\u672c"]
@@ -88,24 +95,42 @@ def test_shape_arithmetic_leaves_nothing_to_compute() -> None:
     assert output_types(graph) == ["float32[b,s,4,16]"]
 
 
-def test_a_quotient_that_is_rounded_down_whatever_its_signs() -> None:
+@pytest.mark.parametrize(("less", "wanted"), [(0, "(n // 14,)"), (1, "((n + 13) // 14 - 1,)")])
+def test_a_quotient_that_is_rounded_down_whatever_its_signs(less: int, wanted: str) -> None:
     """As the exporter of `transformers` writes every `//` of sizes: less by one if signs differ and a rest is left."""
-    graph = imported("""(float[n] x) => (int64[1] y) {
+    graph = imported(f"""(float[n] x) => (int64[1] y) {{
         n = Shape(x)
+        less = Constant<value_ints=[{less}]>()
         fourteen = Constant<value_ints=[14]>()
-        of_n = Sign(n)
+        size = Sub(n, less)
+        of_size = Sign(size)
         of_14 = Sign(fourteen)
-        equal = Equal(of_n, of_14)
+        equal = Equal(of_size, of_14)
         differ = Not(equal)
-        rest = Mod(n, fourteen)
+        rest = Mod(size, fourteen)
         inexact = Cast<to=9>(rest)
         both = And(differ, inexact)
         one = Cast<to=7>(both)
-        towards_zero = Div(n, fourteen)
+        towards_zero = Div(size, fourteen)
         y = Sub(towards_zero, one)
-    }""")
+    }}""")
     (node,) = graph.nodes
-    assert node.op == "sizes" and str(node.attrs["values"]) == "(n // 14,)"
+    assert node.op == "sizes" and str(node.attrs["values"]) == wanted
+
+
+def test_conditions_on_sizes_that_may_hold_together_are_left() -> None:
+    graph = imported("""(float[n] x) => (bool[1] y) {
+        n = Shape(x)
+        one = Constant<value_ints=[1]>()
+        seven = Constant<value_ints=[7]>()
+        size = Sub(n, one)
+        of_size = Sign(size)
+        equal = Equal(of_size, one)
+        rest = Mod(size, seven)
+        inexact = Cast<to=9>(rest)
+        y = And(equal, inexact)
+    }""")
+    assert "logical_and" in [node.op for node in graph.nodes]
 
 
 def test_whether_a_size_is_zero_and_its_sign_as_far_as_its_range_says() -> None:

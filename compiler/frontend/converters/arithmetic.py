@@ -11,6 +11,7 @@ from tilestitch.compiler.ir import Value
 from tilestitch.compiler.ir.types import is_float, to_numpy_dtype
 
 from ..builder import dtype_of
+from ..compared_sizes import are_exclusive
 from ..context import Context, Converted, Versioned
 from ..errors import NotStatic
 from .common import binary, legacy_pair, unary
@@ -121,6 +122,11 @@ def convert_dropout(ctx: Context) -> Converted:
     return [x, ctx.full(ctx.shape(x), 1, dtype)]
 
 
+def convert_and(ctx: Context) -> Value:
+    both = binary("logical_and")(ctx)
+    return ctx.full(ctx.shape(both), False, "bool") if are_exclusive([ctx.input(0), ctx.input(1)]) else both
+
+
 def convert_pow(ctx: Context) -> Value:
     base, exponent = legacy_pair(ctx)
     return ctx.emit("pow", base, exponent)
@@ -150,7 +156,7 @@ _UNARY = {
     "IsNaN": "is_nan", "Not": "logical_not", "BitwiseNot": "bitwise_not",
 }  # fmt: skip
 _BINARY = {
-    "Add": "add", "Sub": "sub", "Mul": "mul", "And": "logical_and", "Or": "logical_or", "Xor": "logical_xor",
+    "Add": "add", "Sub": "sub", "Mul": "mul", "Or": "logical_or", "Xor": "logical_xor",
     "Equal": "equal", "Less": "less", "LessOrEqual": "less_equal",
     "BitwiseAnd": "bitwise_and", "BitwiseOr": "bitwise_or", "BitwiseXor": "bitwise_xor",
 }  # fmt: skip
@@ -158,6 +164,7 @@ _BINARY = {
 CONVERTERS: Mapping[str, Sequence[Versioned]] = {
     **{name: [(1, unary(op))] for name, op in _UNARY.items()},
     **{name: [(1, binary(op))] for name, op in _BINARY.items()},
+    "And": [(1, convert_and)],
     "Div": [(1, convert_div)],
     "Pow": [(1, convert_pow)],
     "Reciprocal": [(1, convert_reciprocal)],
