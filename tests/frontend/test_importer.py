@@ -220,6 +220,14 @@ def test_contradicting_output_declarations() -> None:
         assert import_model(model_of(*relu, [info("y", [7])])).graph.outputs[0].type == TensorType("float32", (2,))
 
 
+def test_of_nothing_other_sizes_than_the_declared_ones_are_no_contradiction(recwarn: pytest.WarningsRecorder) -> None:
+    """Of an empty batch the -1 of a Reshape is 0."""
+    nodes = [helper.make_node("Reshape", ["x", "shape"], ["y"])]
+    model = model_of(nodes, [info("x", ["n", 4])], [info("y", ["n", 2, 2])], {"shape": np.array([0, -1, 2])})
+    assert import_model(model, {"x": (0, 4)}).graph.outputs[0].type == TensorType("float32", (0, 0, 2))
+    assert not recwarn.list
+
+
 # -- shapes --------------------------------------------------------------------------------------------------------
 
 
