@@ -64,11 +64,31 @@ def reshape_index(
         if len(source_axes) == len(target_axes) == 1:
             result[target_axes[0]] = index[source_axes[0]]
             continue
-        position = ravel([index[a] for a in source_axes], [source[a] for a in source_axes])
-        entries = unravel(position, [target[a] for a in target_axes])
+        entries = _across(
+            [index[a] for a in source_axes], [source[a] for a in source_axes], [target[a] for a in target_axes], ravel
+        )
         for axis, entry in zip(target_axes, entries, strict=True):
             result[axis] = entry if isinstance(entry, int) else simplify(entry)
     return tuple(result)
+
+
+def _across(index: Sequence[Any], source: Sequence[Any], target: Sequence[Any], ravel: Ravel) -> Index:
+    """Return the index in `target` of the element that has `index` in `source`. Where the last sizes are open and one
+    divides the other, only that one is split: a row of [c * t, n] is one in [c, t * n] without division by n.
+    """
+    *outer, last = source
+    *others, end = target
+    split: list[Any]
+    if outer and others and (is_open(last) or is_open(end)):
+        if (count := exact_quotient(end, last)) is not None:
+            split = [count, last]
+            *before, row = _across(index[:-1], outer, [*others, count], ravel)
+            return (*before, ravel([row, index[-1]], split))
+        if (count := exact_quotient(last, end)) is not None:
+            split = [count, end]
+            row, entry = unravel(index[-1], split)
+            return (*_across([*index[:-1], row], [*outer, count], others, ravel), entry)
+    return unravel(ravel(index, source), target)
 
 
 def blocks_of_reshape(source: Sequence[int], target: Sequence[int]) -> list[tuple[list[int], list[int]]]:
