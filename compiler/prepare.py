@@ -106,7 +106,7 @@ class Job:
 
         # Kernels of a given plan can expose only what they store.
         names = () if self.plans else self.expose
-        checked = checked_model(self.source.model, self.source.folder)
+        checked = checked_model(self.source.model, self.source.folder, chooses=not self.context.target.is_gpu)
 
         def convert(shapes: ShapeSet, region: Region | None, whole: bool = False) -> ImportedModel:
             return convert_checked(checked, shapes, ranges=region, expose=names, whole=whole)

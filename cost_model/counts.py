@@ -87,7 +87,7 @@ def _pairs(size: int, windows: int, kernel: int, stride: int, before: int, dilat
 
 
 def _multiplications(node: Node) -> int:
-    x, w = (v.tensor_type for v in node.inputs)
+    x, w = (v.tensor_type for v in node.inputs[:2])
     result = node.outputs[0].tensor_type
     if node.op in ("matmul", "block_matmul"):
         return result.num_elements * x.static_shape[-2 if node.attrs.get("trans_a") else -1]

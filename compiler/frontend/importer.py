@@ -105,8 +105,12 @@ class CheckedModel:
     opsets: Mapping[str, int]
 
 
-def checked_model(model: str | os.PathLike[str] | ModelProto, folder: Path | None = None) -> CheckedModel:
-    """Read and check a model; arguments and errors as for `import_model`."""
+def checked_model(
+    model: str | os.PathLike[str] | ModelProto, folder: Path | None = None, *, chooses: bool = False
+) -> CheckedModel:
+    """Read and check a model; arguments and errors as for `import_model`. `chooses`: the target's kernels multiply by
+    constant matrices that indices choose, in place.
+    """
     proto, path = (model, None) if isinstance(model, ModelProto) else (load_model(Path(model)), Path(model))
     _check_complete(proto, "the ModelProto given")
     _check_text(proto.graph.node)
@@ -120,7 +124,7 @@ def checked_model(model: str | os.PathLike[str] | ModelProto, folder: Path | Non
     check_model(proto, path if proto is given else None)
     _check_output_names(proto)
     opsets = {canonical_domain(o.domain): o.version for o in proto.opset_import}
-    module = Module(convert_node, functions, path.parent if path else folder, names_read(proto))
+    module = Module(convert_node, functions, path.parent if path else folder, names_read(proto), chooses=chooses)
     return CheckedModel(proto, module, opsets)
 
 

@@ -50,6 +50,8 @@ class Module:
     counters: dict[str, int] = field(default_factory=dict)
     named: set[Value] = field(default_factory=set)
     """Values that have a name of the ONNX model."""
+    chooses: bool = False
+    """Whether kernels of the target multiply by those of constant matrices that indices choose, in place."""
     made: dict[Hashable, tuple[tuple[object, ...], Any]] = field(default_factory=dict)
     """Results of `once`, with their operands, which are kept alive so that identities are not reused."""
 

@@ -237,8 +237,9 @@ _SPECS: list[OpSpec] = [
         "block_matmul",
         Kind.CONTRACTION,
         rule.block_matmul,
-        2,
-        "x[.., K] times the transpose of weights in blocks that share a scale, uint8[N, blocks, bytes of one]: each "
+        (2, 3),
+        "x[.., K] times the transpose of weights in blocks that share a scale, uint8[N, blocks, bytes of one], or x[B, "
+        "M, K] times those that indices[B], as of a gather, choose of uint8[E, N, blocks, bytes]: each "
         "has `block` codes, 4 bits each (low halves of bytes first) or 8, a scale, and perhaps a zero point; `rounds`: "
         "x is rounded to 8 bits before, each block of a row by a scale of its own, the largest magnitude over 127; "
         "`out_dtype` and `precision` as for matmul",

@@ -344,14 +344,17 @@ def matmul(inputs: Sequence[Type], attrs: Attrs) -> list[Type]:
 
 
 def block_matmul(inputs: Sequence[Type], attrs: Attrs) -> list[Type]:
-    x, w = _tensors(inputs)
+    x, w, *chosen = _tensors(inputs)
     form = BlockFormat.of(attrs)
     _require(form.problem is None, form.problem or "")
     _require(x.rank >= 2 and is_float(x.dtype), "x is of floats, of rank >= 2")
-    _require(w.rank == 3 and w.dtype == "uint8", "weights are uint8[N, blocks, bytes of a block]")
+    _require(w.rank == 3 + len(chosen) and w.dtype == "uint8", "weights are uint8[.., N, blocks, bytes of a block]")
     _require(dims_compatible(x.shape[-1], form.depth), f"inner dimensions {x.shape[-1]} and {form.depth} differ")
-    _require(w.shape[1:] == (form.blocks, form.block_bytes), f"blocks are {form.blocks} of {form.block_bytes} bytes")
-    return [TensorType(attrs.get("out_dtype") or x.dtype, (*x.shape[:-1], w.shape[0]))]
+    _require(w.shape[-2:] == (form.blocks, form.block_bytes), f"blocks are {form.blocks} of {form.block_bytes} bytes")
+    for indices in chosen:
+        _require(x.rank == 3 and is_integer(indices.dtype) and indices.rank == 1, "x is [B, M, K] with indices[B]")
+        _require(dims_compatible(indices.shape[0], x.shape[0]), f"{indices.shape[0]} indices for {x.shape[0]} matrices")
+    return [TensorType(attrs.get("out_dtype") or x.dtype, (*x.shape[:-1], w.shape[-3]))]
 
 
 def _split_layout(x: TensorType, layout: str) -> tuple[Dim, Dim, Shape]:

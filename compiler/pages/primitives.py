@@ -26,7 +26,7 @@ OPERANDS = {
     "gather_elements": "x, indices",
     "gather_nd": "x, indices",
     "matmul": "a, b",
-    "block_matmul": "x, w",
+    "block_matmul": "x, w, indices?",
     "conv": "x, w",
     "conv_transpose": "x, w",
     "scatter_elements": "x, indices, updates",

@@ -38,13 +38,15 @@ class IndexCheck:
 
 
 def index_checks(node: Node) -> list[IndexCheck]:
-    """Return the conditions on a gather's or scatter's run-time indices."""
+    """Return the conditions on the run-time indices of a gather, a scatter or a choice of matrices."""
     if node.op in ("gather", "gather_elements", "scatter_elements"):
         return [IndexCheck(node.inputs[1], node.inputs[0].shape[node.attrs["axis"]])]
     if node.op in ("gather_nd", "scatter_nd"):
         batch = node.attrs.get("batch_dims", 0)
         x, indices = node.inputs[0], node.inputs[1]
         return [IndexCheck(indices, x.shape[batch + d], d) for d in range(indices.shape[-1])]
+    if node.op == "block_matmul":
+        return [IndexCheck(indices, node.inputs[1].shape[0]) for indices in node.inputs[2:]]
     return []
 
 

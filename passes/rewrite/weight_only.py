@@ -57,12 +57,15 @@ def _kept(graph: Graph, node: Node, context: PassContext) -> Value | str | None:
     left, right = node.inputs
     if not is_float(node.output.dtype) or node.attrs.get("out_dtype") or not is_sized(node.output):
         return None
-    blocks = _of_blocks(node, right) or _of_columns(graph, node)
+    chosen = _chosen(node)
+    blocks = _of_chosen(graph, *chosen) if chosen else _of_blocks(node, right) or _of_columns(graph, node)
     if blocks is None or isinstance(blocks, str):
         return blocks
     form, weights = blocks
     if not _is_finite(form, weights):
         return "some of its weights, or of its scales, are NaN or infinite"
+    if chosen and context.target.is_gpu:
+        return "kernels for GPUs do not choose matrices by index"
     problem = why_not_codes(form, left.dtype) if context.target.is_gpu else _why_not_on_cpu(form, context)
     if problem is not None:
         return problem
@@ -70,7 +73,7 @@ def _kept(graph: Graph, node: Node, context: PassContext) -> Value | str | None:
         rank = len(left.shape)
         left = emit_like(graph, node, "transpose", left, perm=(*range(rank - 2), rank - 1, rank - 2))
     attrs = {**form.attrs, "rounds": True} if _rounds(node, form, context) else form.attrs
-    return emit_like(graph, node, "block_matmul", left, weights, **attrs)
+    return emit_like(graph, node, "block_matmul", left, weights, *chosen[2:], **attrs)
 
 
 def _why_not_on_cpu(form: BlockFormat, context: PassContext) -> str | None:
@@ -111,6 +114,33 @@ def _of_blocks(node: Node, right: Value) -> tuple[BlockFormat, Value] | str | No
         return "its blocks do not run along the reduction"
     form = BlockFormat.of(source.attrs)
     return form.problem or (form, source.inputs[0])
+
+
+def _chosen(node: Node) -> tuple[Node, Value, Value] | tuple[()]:
+    """Return the dequantising node of matrices of which each of a list of matrices is multiplied by one; what they are
+    as [E, N, K]; and the indices. Nothing for other nodes.
+    """
+    left, right = node.inputs
+    picked = produced_by(right, "gather")
+    if picked is None or picked.attrs["axis"] != 0 or not node.attrs.get("trans_b") or node.attrs.get("trans_a"):
+        return ()
+    matrices, indices = picked.inputs
+    view = produced_by(matrices, "reshape")
+    source = None if view is None else produced_by(view.inputs[0], DEQUANTISE)
+    if source is None or len(matrices.shape) != 3 or len(indices.shape) != 1 or len(left.shape) != 3:
+        return ()
+    return source, matrices, indices
+
+
+def _of_chosen(graph: Graph, source: Node, matrices: Value, indices: Value) -> tuple[BlockFormat, Value] | str:
+    """Return format and weights [E, N, blocks, bytes] of matrices of which some are chosen."""
+    form, data = BlockFormat.of(source.attrs), source.inputs[0].data
+    assert data is not None
+    count, width, depth = matrices.shape
+    if form.problem or depth != form.depth:
+        return form.problem or "its blocks do not run along the reduction"
+    weights = data.reshape(count, width, form.blocks, form.block_bytes)
+    return form, graph.constant(weights, name=source.inputs[0].name)
 
 
 def _source(right: Value) -> tuple[Node | None, bool]:

@@ -69,13 +69,16 @@ def _dequantise_blocks(inputs: Sequence[Any], attrs: Attrs) -> list[np.ndarray]:
 
 
 def _block_matmul(inputs: Sequence[Any], attrs: Attrs) -> list[np.ndarray]:
-    x, w = inputs
+    x, w, *chosen = inputs
     with computing():
         left = widen(x)
         if attrs.get("rounds"):
             left = rounded(left, attrs["block"])
         wanted = numpy_dtype(attrs["out_dtype"]) if attrs.get("out_dtype") else x.dtype
-        return [narrow(np.matmul(left, dequantised(w, attrs).T), wanted)]
+        if not chosen:
+            return [narrow(np.matmul(left, dequantised(w, attrs).T), wanted)]
+        made = [np.matmul(rows, dequantised(w[index], attrs).T) for rows, index in zip(left, chosen[0], strict=True)]
+        return [narrow(np.stack(made), wanted) if made else np.zeros((0, x.shape[1], w.shape[1]), wanted)]
 
 
 def rounded(x: np.ndarray, block: int) -> np.ndarray:

@@ -12,7 +12,7 @@ converted, and the others looked up: both together keep all units busy.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tvm import tirx
@@ -49,6 +49,8 @@ class BlockPanels(Panels):
     packing: BlockPacking | None = None
     table: Any = None
     """A buffer of the float values of codes, where they are looked up."""
+    chosen: Expr = 0
+    """The group of the task's matrix."""
 
     def prepare(self, batch: Expr, panel: Expr, width: Expr, steps: tuple[Expr, Expr] | None = None) -> None:
         """Dequantise all steps of one panel."""
@@ -171,13 +173,13 @@ class BlockPanels(Panels):
 
     def prefetch(self, panel: Expr, at: Expr) -> None:
         assert isinstance(self.operand, PackedOperand)
-        mk.prefetch(T.address_of(self.operand.buffer[0, panel, 0, at]))
+        mk.prefetch(T.address_of(self.operand.buffer[self.chosen, panel, 0, at]))
 
     def _read(self, panel: Expr, at: Expr, dtype: str, size: int) -> Expr:
         """Return a vector of `dtype` at a byte offset of a panel."""
         assert isinstance(self.operand, PackedOperand)
         lanes = self.tile.lanes
-        raw = self.operand.buffer[0, panel, 0, T.ramp(mk.as_index(at), T.int64(1), lanes * size)]
+        raw = self.operand.buffer[self.chosen, panel, 0, T.ramp(mk.as_index(at), T.int64(1), lanes * size)]
         return raw if dtype == "uint8" else T.reinterpret(f"{dtype}x{lanes}", raw)
 
 
@@ -202,6 +204,12 @@ class BlockEmitter(GemmEmitter):
         return BlockPanels(
             b, plan.steps, plan.tile, shape.b_dtype, shape.acc_dtype, panel, packing=packing, table=table
         )
+
+    def _walk(self, first_panel: Expr, last_panel: Expr) -> None:
+        read = self.panels
+        assert isinstance(read, BlockPanels) and isinstance(read.operand, PackedOperand)
+        self.panels = replace(read, chosen=T.bind(mk.as_index(read.operand.group(self.batch))))
+        super()._walk(first_panel, last_panel)
 
     in_registers = False
     """Whether the code being emitted dequantises in registers, though panels are widened for more rows."""

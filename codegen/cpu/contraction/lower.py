@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from math import prod
 
 import numpy as np
+from tvm.script.ir_builder import tirx as T
 
 from tilestitch.codegen.compute.dtypes import Expr, from_storage
 from tilestitch.codegen.compute.indexing import unravel
@@ -37,6 +38,13 @@ class _Elements(Matmul):
         batch, m, *_ = self.extents
         return unravel(row, (*batch, m)) if self.shared else (*unravel(batch_index, batch), row)
 
+    def group_of(self, around: Surroundings, batch_index: Expr) -> Expr:
+        """Return the group of a batch element's packed matrix, or the gate's whose number is given."""
+        if self.chosen is not None:
+            index = T.bind(T.cast(around.load(self.chosen, (batch_index,)), "int64"))
+            return T.Select(index < 0, index + self.operands[1].shape[0], index)
+        return 0 if self.shared and self.gemm.gates == 1 else batch_index
+
     def load_a(self, around: Surroundings, batch_index: Expr, row: Expr, column: Expr) -> Expr:
         (left, _), (batch, _, _, k) = self.operands, self.extents
         if left in around.flat and self.shared and not self.transposed[0] and left.shape[:-2] == batch:
@@ -62,7 +70,8 @@ def lower_gemm(group: Operands, plan: GemmPlan) -> KernelLaunch:
     """Return the launch of a matmul group, in register tiles."""
     matmul, shape = _Elements(group), plan.shape
     trans_b = matmul.transposed[1]
-    packing = plan.packing(shape.batch * shape.gates) if shape.packed else None
+    groups = shape.batch * shape.gates if matmul.chosen is None else group.right.shape[0]
+    packing = plan.packing(groups) if shape.packed else None
 
     def matrix(data: np.ndarray) -> np.ndarray:
         if shape.blocks is not None:
@@ -75,8 +84,7 @@ def lower_gemm(group: Operands, plan: GemmPlan) -> KernelLaunch:
     def emit(around: Surroundings, task: Expr, scratch: Expr) -> None:
         weights: Operand = LoadedOperand(lambda *at: matmul.load_b(around, *at), "k" if trans_b else "n")
         if packing is not None:
-            one = matmul.shared and shape.gates == 1
-            weights = PackedOperand(around.packed, (lambda b: 0) if one else (lambda b: b))
+            weights = PackedOperand(around.packed, lambda b: matmul.group_of(around, b))
         emit_gemm(
             plan, lambda *at: matmul.load_a(around, *at), weights, lambda *at: matmul.finish(around, *at), task,
             scratch, emitter=_emitter(plan),

@@ -55,20 +55,26 @@ def pack(matrix: npt.NDArray[Any], packing: Packing) -> npt.NDArray[Any]:
 
 
 def pack_blocks(weights: npt.NDArray[np.uint8], packing: BlockPacking) -> npt.NDArray[np.uint8]:
-    """Pack [columns, blocks, bytes of a block] into `packing.shape`."""
-    form, columns, panels = packing.form, packing.columns, packing.panels
-    wanted = (packing.n, form.blocks, form.block_bytes)
-    if weights.shape != wanted:
+    """Pack [groups, columns, blocks, bytes of a block] into `packing.shape`; without groups when there is one."""
+    wanted = (packing.n, packing.form.blocks, packing.form.block_bytes)
+    if weights.shape != (packing.groups, *wanted) and (packing.groups != 1 or weights.shape != wanted):
         raise ValueError(f"weights of shape {weights.shape} do not fit the packing of {wanted}; plan the kernel again")
-    packed = np.zeros((panels, packing.shape[-1]), np.uint8)
+    packed = np.zeros(packing.shape, np.uint8)
+    for matrix, into in zip(weights.reshape(-1, *wanted), packed[:, :, 0], strict=True):
+        _pack_matrix(matrix, packing, into)
+    return packed
+
+
+def _pack_matrix(weights: npt.NDArray[np.uint8], packing: BlockPacking, packed: npt.NDArray[np.uint8]) -> None:
+    """Pack [columns, blocks, bytes of a block] into [panels, bytes of a panel]."""
+    columns, inner = packing.columns, weights.shape[1:]
     together = max(1, PIECE_BYTES // packing.shape[-1])
-    for first in range(0, panels, together):
+    for first in range(0, packing.panels, together):
         rows = weights[first * columns : (first + together) * columns]
         missing = -len(rows) % columns
         if missing:
-            rows = np.concatenate([rows, np.zeros((missing, *wanted[1:]), np.uint8)])
-        _pack_panels(rows.reshape(-1, columns, *wanted[1:]), packing, packed[first : first + together])
-    return packed.reshape(packing.shape)
+            rows = np.concatenate([rows, np.zeros((missing, *inner), np.uint8)])
+        _pack_panels(rows.reshape(-1, columns, *inner), packing, packed[first : first + together])
 
 
 def _pack_panels(rows: npt.NDArray[np.uint8], packing: BlockPacking, packed: npt.NDArray[np.uint8]) -> None:

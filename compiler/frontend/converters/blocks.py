@@ -10,6 +10,7 @@ from tilestitch.compiler.ir.types import from_numpy_dtype
 
 from ..builder import Builder
 
+DEQUANTISE = "host.dequantise_blocks"
 Blocks = tuple[BlockFormat, np.ndarray]
 """Weights as `block_matmul` reads them."""
 
@@ -71,7 +72,9 @@ def _kept(weights: np.ndarray) -> np.ndarray:
     return weights
 
 
-def dequantised(b: Builder, blocks: Blocks | None, to: str, rounds: bool = False) -> Value | None:
+def dequantised(
+    b: Builder, blocks: Blocks | None, to: str, rounds: bool = False, name: str = "c"
+) -> Value | None:  # fmt: skip
     """Return the weights as `to` [columns, depth], or None without blocks. `rounds`: the other operand may be rounded
     to 8 bits.
     """
@@ -80,4 +83,4 @@ def dequantised(b: Builder, blocks: Blocks | None, to: str, rounds: bool = False
     form, weights = blocks
     attrs = {**form.attrs, "to": to, **({"rounds": True} if rounds else {})}
     type_ = TensorType(to, (len(weights), form.depth))
-    return b.emit_many("host.dequantise_blocks", (b.constant(weights, "uint8"),), attrs, [type_])[0]
+    return b.emit_many(DEQUANTISE, (b.constant(weights, "uint8", name),), attrs, [type_])[0]

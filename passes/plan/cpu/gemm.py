@@ -370,8 +370,8 @@ class GemmPlan:
             yield f"tables are of {LOOKED_UP} floats, for codes of 4 bits, in vectors of {LOOKED_UP} lanes"
         if not looks_up and not form.integers:
             yield f"{form.codes} are looked up: they cannot be converted"
-        if not shape.packed or shape.gates > 1 or shape.batch > 1:
-            yield "weights in blocks are one constant matrix, without gates"
+        if not shape.packed or shape.gates > 1:
+            yield "weights in blocks are constant, without gates"
         if shape.rounds != (self.rounds and self.planes == 1):
             yield "rows are rounded to 8 bits where the operator says so, by the template of blocks that does"
         if self.rounds:

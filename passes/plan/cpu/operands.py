@@ -49,8 +49,13 @@ class Matmul:
 
     @property
     def operands(self) -> tuple[Value, Value]:
-        left, right = self.group.anchor.inputs
+        left, right, *_ = self.group.anchor.inputs
         return left, right
+
+    @property
+    def chosen(self) -> Value | None:
+        """The index of each batch element's matrix; None if they are not chosen at run time."""
+        return next(iter(self.group.anchor.inputs[2:]), None)
 
     @property
     def transposed(self) -> tuple[bool, bool]:
@@ -72,7 +77,7 @@ class Matmul:
 
     @cached_property
     def shared(self) -> bool:
-        return self.blocks is not None or shares_right(self.group.anchor)
+        return self.chosen is None and shares_right(self.group.anchor)
 
     @property
     def batch(self) -> int:
@@ -104,7 +109,8 @@ class Matmul:
         blocks = self.blocks
         return GemmShape(
             self.rows, n // gates, k, self.batch, left.dtype, right.dtype if blocks is None else "float32",
-            group.acc_dtype, gates, packed=right.data is not None and (self.shared or right.shape[:-2] == batch),
+            group.acc_dtype, gates,
+            packed=right.data is not None and (blocks is not None or self.shared or right.shape[:-2] == batch),
             plain=is_plain(group, left), left_runs="m" if self.transposed[0] else "k",
             long_epilogue=has_long_epilogue(group), blocks=blocks,
             rounds=bool(group.anchor.attrs.get("rounds")), small_pairs=small_pairs(group.anchor),

@@ -73,8 +73,9 @@ class DotPacking(Packing):
 
 @dataclass(frozen=True)
 class BlockPacking(Packing):
-    """Blockwise-quantised weights [n, blocks, bytes] as panels of bytes: words [steps, columns] of neighbouring codes,
-    scales [blocks, columns] and zero points [blocks, columns], two vectors of `lanes` 4-bit ones in one of bytes.
+    """Blockwise-quantised weights [groups, n, blocks, bytes] as panels of bytes: words [steps, columns] of adjacent
+    codes, scales [blocks, columns], and zero points [blocks, columns], two vectors of `lanes` 4-bit ones in one of
+    bytes.
     """
 
     form: BlockFormat = field(kw_only=True)
@@ -101,7 +102,7 @@ class BlockPacking(Packing):
 
     @property
     def shape(self) -> tuple[int, int, int, int]:
-        return (1, self.panels, 1, align(self.zeros_at + self.form.blocks * self.zeros_bytes))
+        return (self.groups, self.panels, 1, align(self.zeros_at + self.form.blocks * self.zeros_bytes))
 
     @property
     def panel_bytes(self) -> int:

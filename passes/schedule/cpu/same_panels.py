@@ -36,7 +36,7 @@ def panels_of(graph: Graph, groups: Sequence[Group]) -> dict[str, Packing]:
     by_name = {node.name: node for node in graph.nodes}
     parts = (part for group in groups for part in (group.parts if group.stages else (group,)))
     found = (packed for part in parts if (packed := _packed(by_name, part)) is not None)
-    return {name: plan.packing() for name, plan in found}
+    return {name: plan.packing() for name, plan, _ in found}
 
 
 def with_panels(graph: Graph, groups: Sequence[Group], panels: Panels, target: TargetInfo) -> tuple[Group, ...]:
@@ -54,18 +54,20 @@ def _with_panels(by_name: Mapping[str, Node], group: Group, panels: Panels, targ
     packed = _packed(by_name, group)
     if packed is None:
         return group
-    name, own = packed
+    name, own, waits = packed
     wanted = panels.get(name, own.packing())
     if wanted == own.packing():
         return group
     isa, vectors = target.core, wanted.columns // own.schedule.lanes
     other = GemmPlan(own.shape, choose_blocks_of_panels(own.shape, vectors, isa, target.threads))
-    fits = other.packing() == wanted and gemm_cycles(other, isa) <= MOST_SLOWER * gemm_cycles(own, isa)
+    fits = other.packing() == wanted and (waits or gemm_cycles(other, isa) <= MOST_SLOWER * gemm_cycles(own, isa))
     return replace(group, schedule=other.schedule) if fits else group
 
 
-def _packed(by_name: Mapping[str, Node], group: Group) -> tuple[str, GemmPlan] | None:
-    """Return the packed weights of a group by name, and its GEMM as scheduled; None if there are none."""
+def _packed(by_name: Mapping[str, Node], group: Group) -> tuple[str, GemmPlan, bool] | None:
+    """Return the packed weights of a group by name, its GEMM as scheduled, and whether it waits for them whatever it
+    computes, as indices choose some of many; None if there are none.
+    """
     schedule = group.schedule
     # Weights for tiles are padded to whole tiles.
     if not isinstance(schedule, CpuGemmSchedule) or isinstance(schedule, CpuTileGemmSchedule):
@@ -73,4 +75,6 @@ def _packed(by_name: Mapping[str, Node], group: Group) -> tuple[str, GemmPlan] |
     matmul = Matmul(AnchoredGroup.of(look_up(by_name, group)))
     weights = matmul.operands[1]
     large = weights.data is not None and weights.data.nbytes >= LEAST_BYTES
-    return (weights.name, GemmPlan(matmul.gemm, schedule)) if large and matmul.gemm.packed else None
+    if not large or not matmul.gemm.packed:
+        return None
+    return weights.name, GemmPlan(matmul.gemm, schedule), matmul.chosen is not None

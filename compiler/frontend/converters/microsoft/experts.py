@@ -1,24 +1,30 @@
-"""Mixtures of experts: every expert is computed for every token, and masked where it is not among the best."""
+"""Mixtures of experts: the best ones of each token are computed where kernels choose matrices by index, else all."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
 
 from tilestitch.compiler.ir import Value
+from tilestitch.compiler.ir.sizes import bounds_of, is_open, smallest
 
-from ...builder import dtype_of
+from ...builder import Builder, dtype_of
 from ...context import Context, Converted
+from ...symbols import is_few
 from ..activations import relu, tanh_gelu
+from ..blocks import DEQUANTISE, Blocks, dequantised
 from ..common import outputs_named, widened
 from ..reductions import softmax
 from .activations import clamped_swiglu, halves
-from .low_bit import checked_bits, spread, unpacked
+from .low_bit import checked_bits, encoded, parts_of, spread, unpacked
 from .operator import Operator
 
 
 def mixture(ctx: Context) -> Value:
     weights = [ctx.optional(i) for i in (2, 4, 6)]
-    return _mixed(ctx, weights, [ctx.optional(i) for i in (3, 5, 7)], _shares(ctx, _normalised(ctx)))
+    return _mixed(ctx, weights, [ctx.optional(i) for i in (3, 5, 7)], _best(ctx, _normalised(ctx)))
 
 
 def quantised_mixture(ctx: Context) -> Value:
@@ -32,7 +38,7 @@ def quantised_mixture(ctx: Context) -> Value:
         )
     operands = ((1, 2, 3, 11), (2, 5, 6, 12), (3, 8, 9, 13))
     weights = [_dequantised(ctx, *places) for places in operands]
-    return _mixed(ctx, weights, [ctx.optional(i) for i in (4, 7, 10)], _shares(ctx, normalised=True))
+    return _mixed(ctx, weights, [ctx.optional(i) for i in (4, 7, 10)], _best(ctx, normalised=True))
 
 
 def _normalised(ctx: Context) -> bool:
@@ -48,6 +54,9 @@ def _dequantised(ctx: Context, layer: int, weights: int, scales: int, zeros: int
     codes, scale, zero = unpacked(ctx, packed, bits), ctx.input(scales), ctx.optional(zeros)
     width, depth = ctx.shape(codes)[1:]
     block = _block(ctx, layer, scale, depth)
+    kept = _kept(ctx, packed, scale, zero, block, depth)
+    if kept is not None:
+        return kept
     if ctx.rank(scale) == 2:
         scale = ctx.expand_dims(scale, (2,))
         zero = None if zero is None else ctx.expand_dims(ctx.slice_axis(unpacked(ctx, zero, bits), 1, 0, width), (2,))
@@ -56,6 +65,32 @@ def _dequantised(ctx: Context, layer: int, weights: int, scales: int, zeros: int
     offset = 2.0 ** (bits - 1) if zero is None else spread(ctx, ctx.cast(zero, "float32"), 2, block, depth)
     w = ctx.mul(ctx.sub(ctx.cast(codes, "float32"), offset), spread(ctx, widened(ctx, scale), 2, block, depth))
     return ctx.cast(w, dtype_of(scale))
+
+
+def _kept(ctx: Context, packed: Value, scale: Value, zero: Value | None, block: int, depth: int) -> Value | None:
+    """Return constant weights [E, N, K] that are kept as blocks, unless no format represents them."""
+    if packed.data is None or scale.data is None or (zero is not None and zero.data is None):
+        return None
+    count, width, size = packed.data.shape
+    bits = size * 8 // depth
+    data = (packed.data, scale.data, None if zero is None else zero.data)
+    found = ctx.scope.module.once(("QMoE", bits, block, depth), data, lambda: _encoded(*data, bits, block, depth))
+    w = dequantised(ctx, found, dtype_of(scale), name=packed.name)
+    return None if w is None else ctx.reshape(w, (count, width, depth))
+
+
+def _encoded(
+    packed: np.ndarray, scales: np.ndarray, zeros: np.ndarray | None, bits: int, block: int, depth: int
+) -> Blocks | None:  # fmt: skip
+    count, width, _ = packed.shape
+    columns, blocks = count * width, -(-depth // block)
+    whole = np.zeros((columns, blocks * block * bits // 8), np.uint8)
+    whole[:, : packed.shape[2]] = packed.reshape(columns, -1)
+    points = None
+    if zeros is not None:
+        rows = parts_of(zeros.reshape(-1, zeros.shape[-1]), bits)
+        points = rows[:, : width if scales.ndim == 2 else blocks].reshape(columns, blocks)
+    return encoded(whole, scales.reshape(columns, blocks), points, bits, block, np.arange(depth))
 
 
 def _block(ctx: Context, layer: int, scale: Value, depth: int) -> int:
@@ -76,8 +111,8 @@ def _block(ctx: Context, layer: int, scale: Value, depth: int) -> int:
     return int(size)
 
 
-def _shares(ctx: Context, normalised: bool) -> Value:
-    """Return [tokens, experts]: the best experts' probabilities, or their `router_weights`; zero for the others."""
+def _best(ctx: Context, normalised: bool) -> tuple[Value, Value]:
+    """Return [tokens, k]: the best experts, and their probabilities or `router_weights`."""
     router, best = widened(ctx, ctx.input(1)), ctx.attr("k", 1)
     experts = ctx.dim(router, 1)
     if not 1 <= best <= experts:
@@ -90,8 +125,7 @@ def _shares(ctx: Context, normalised: bool) -> Value:
         values = ctx.emit("gather_elements", widened(ctx, mixing), indices, axis=1)
     if normalised and (mixing is None or _normalised(ctx)):
         values = ctx.div(values, ctx.reduce("sum", values, (1,)))
-    chosen = ctx.equal(ctx.expand_dims(indices, (2,)), ctx.iota(experts))
-    return ctx.reduce("sum", ctx.select(chosen, ctx.expand_dims(values, (2,)), 0.0), (1,), keepdims=False)
+    return indices, values
 
 
 def group_router(ctx: Context) -> Converted:
@@ -124,6 +158,8 @@ def group_router(ctx: Context) -> Converted:
 
 
 LEAST_CHANCE = 1e-20
+ROWS = 8
+"""Rows that share a read of an expert's matrices, where there are many tokens."""
 
 
 def _largest(ctx: Context, x: Value, count: int) -> tuple[Value, ...]:
@@ -137,28 +173,124 @@ def _marked(ctx: Context, indices: Value, size: int) -> Value:
     return ctx.less(0, ctx.reduce("max", ctx.cast(equal, "int32"), (1,), keepdims=False))
 
 
-def _mixed(ctx: Context, weights: list[Value | None], biases: list[Value | None], shares: Value) -> Value:
-    """Return the weighted sum of all experts of two layers each, or three with separate weights of gate and linear
-    part.
+def _mixed(
+    ctx: Context, weights: list[Value | None], biases: list[Value | None], best: tuple[Value, Value]
+) -> Value:  # fmt: skip
+    """Return the weighted sum of the best experts of two layers each, or three with separate weights of gate and
+    linear part.
     """
-    x, (first, second, third) = ctx.input(0), weights
+    x, (first, second, third), (indices, shares) = ctx.input(0), weights, best
     if first is None or second is None:
         raise ctx.fail("the weights of the first or the second layer are missing; correct the model")
     shape = ctx.shape(x)
-    rows = ctx.reshape(x, (1, ctx.dim(shares, 0), shape[-1]))
-    gate = _layer(ctx, rows, first, biases[0])
-    hidden = _activated(ctx, gate, None if third is None else _layer(ctx, rows, third, biases[2]))
-    y = _layer(ctx, hidden, second, biases[1])
-    share = ctx.expand_dims(ctx.transpose(shares, (1, 0)), (2,))
+    work = _work(ctx, first, indices)
+    rows = work.rows(ctx, ctx.reshape(x, (ctx.dim(shares, 0), shape[-1])))
+    gate = work.layer(ctx, rows, first, biases[0])
+    hidden = _activated(ctx, gate, None if third is None else work.layer(ctx, rows, third, biases[2]))
+    y = widened(ctx, work.layer(ctx, hidden, second, biases[1]))
+    return ctx.cast(ctx.reshape(work.mixed(ctx, y, shares), shape), dtype_of(x))
+
+
+def _work(ctx: Context, weights: Value, indices: Value) -> _OfAll | _OfBest:
+    """Return which experts are computed for which rows. indices: int64 [tokens, k]."""
+    count, (tokens, each) = ctx.dim(weights, 0), ctx.shape(indices)
+    most = 2 * count // each
+    if not ctx.scope.module.chooses:
+        return _OfAll(indices, count)
+    if not _are_blocks(weights):  # stored as they are for few tokens, packed for many: not both
+        return _OfBest.singly(ctx, indices) if bounds_of(tokens)[1] <= most else _OfAll(indices, count)
+    # Of several sequences of open lengths, each is short.
+    if is_few(tokens, most) or (is_open(tokens) and is_few(ctx.dim(ctx.input(0), -2), most)):
+        return _OfBest.singly(ctx, indices)
+    return _OfBest.sorted(ctx, indices, count)
+
+
+def _are_blocks(weights: Value) -> bool:
+    """Return whether weights are kept as blocks, which a kernel dequantises itself."""
+    view = weights.producer
+    source = None if view is None or view.op != "reshape" else view.inputs[0].producer
+    return source is not None and source.op == DEQUANTISE
+
+
+@dataclass(frozen=True)
+class _OfAll:
+    """All experts for all tokens."""
+
+    indices: Value
+    count: int
+
+    def rows(self, b: Builder, x: Value) -> Value:
+        """Return [1, tokens, K] from [tokens, K]."""
+        return b.expand_dims(x, (0,))
+
+    def layer(self, b: Builder, x: Value, w: Value, bias: Value | None) -> Value:
+        """Return x[1 or E, tokens, K] @ w[E, N, K]^T + bias[E, N]."""
+        y = b.matmul(x, w, trans_b=True)
+        return y if bias is None else b.add(y, b.expand_dims(bias, (1,)))
+
+    def mixed(self, b: Builder, y: Value, shares: Value) -> Value:
+        """Return [tokens, N] from [E, tokens, N], and the shares [tokens, k] of the best experts."""
+        chosen = b.equal(b.expand_dims(self.indices, (2,)), b.iota(self.count))
+        share = b.reduce("sum", b.select(chosen, b.expand_dims(shares, (2,)), 0.0), (1,), keepdims=False)
+        return _sum_of_shares(b, y, b.transpose(share, (1, 0)), 0)
+
+
+@dataclass(frozen=True)
+class _OfBest:
+    """Pairs of a token and an expert in tiles of a few rows, each of one expert."""
+
+    experts: Value
+    """int64 [tiles]"""
+    tokens: Value
+    """int64 [tiles, rows]: 0 in rows of no pair."""
+    places: Value
+    """int64 [tokens, k]: the row of each pair, all tiles together."""
+
+    @staticmethod
+    def singly(b: Builder, indices: Value) -> _OfBest:
+        """Return a tile for each pair."""
+        tokens, each = b.shape(indices)
+        numbers = b.iota(tokens * each)
+        places = b.reshape(numbers, (tokens, each))
+        return _OfBest(b.reshape(indices, (tokens * each,)), b.expand_dims(b.div(numbers, each), (1,)), places)
+
+    @staticmethod
+    def sorted(b: Builder, indices: Value, count: int) -> _OfBest:
+        """Return tiles of `ROWS` pairs of each of `count` experts; as many as may be needed."""
+        tokens, each = b.shape(indices)
+        pairs = tokens * each
+        experts = b.reshape(indices, (pairs,))
+        is_of = b.cast(b.equal(b.expand_dims(experts, (1,)), b.iota(count)), "int64")
+        before = b.emit("cumulative", is_of, axis=0, reducer="sum", exclusive=True, reverse=False)
+        place = b.reshape(b.emit("gather_elements", before, b.expand_dims(experts, (1,)), axis=1), (pairs,))
+        tiles = b.div(b.add(b.reduce("sum", is_of, (0,), keepdims=False), ROWS - 1), ROWS)
+        ends = b.emit("cumulative", tiles, axis=0, reducer="sum", exclusive=False, reverse=False)
+        places = b.add(b.mul(b.gather(b.sub(ends, tiles), experts, 0), ROWS), place)
+        most = pairs // ROWS + smallest(pairs, count)
+        has_ended = b.less_equal(ends, b.expand_dims(b.iota(most), (1,)))
+        of_tile = b.minimum(b.reduce("sum", b.cast(has_ended, "int64"), (1,), keepdims=False), count - 1)
+        nothing, own = b.full((most * ROWS,), 0, "int64"), b.div(b.iota(pairs), each)
+        rows = b.emit("scatter_elements", nothing, places, own, axis=0, reduction="none")
+        return _OfBest(of_tile, b.reshape(rows, (most, ROWS)), b.reshape(places, (tokens, each)))
+
+    def rows(self, b: Builder, x: Value) -> Value:
+        """Return [tiles, rows, K] from [tokens, K]."""
+        return b.gather(x, self.tokens, 0)
+
+    def layer(self, b: Builder, x: Value, w: Value, bias: Value | None) -> Value:
+        """Return x[tiles, rows, K] @ w[E, N, K]^T + bias[E, N] by each tile's expert."""
+        y = b.matmul(x, b.gather(w, self.experts, 0), trans_b=True)
+        return y if bias is None else b.add(y, b.expand_dims(b.gather(bias, self.experts, 0), (1,)))
+
+    def mixed(self, b: Builder, y: Value, shares: Value) -> Value:
+        """Return [tokens, N] from [tiles, rows, N], and the shares [tokens, k] of the best experts."""
+        return _sum_of_shares(b, b.gather(b.reshape(y, (-1, b.dim(y, 2))), self.places, 0), shares, 1)
+
+
+def _sum_of_shares(b: Builder, y: Value, shares: Value, axis: int) -> Value:
+    share = b.expand_dims(shares, (2,))
     # Multiplication by zero is not enough: excluded results may be infinite.
-    weighted = ctx.select(ctx.equal(share, 0.0), 0.0, ctx.mul(widened(ctx, y), share))
-    return ctx.cast(ctx.reshape(ctx.reduce("sum", weighted, (0,), keepdims=False), shape), dtype_of(x))
-
-
-def _layer(ctx: Context, x: Value, w: Value, bias: Value | None) -> Value:
-    """Return x[1 or E, T, K] @ w[E, N, K]^T + bias[E, N]."""
-    y = ctx.matmul(x, w, trans_b=True)
-    return y if bias is None else ctx.add(y, ctx.expand_dims(bias, (1,)))
+    return b.reduce("sum", b.select(b.equal(share, 0.0), 0.0, b.mul(y, share)), (axis,), keepdims=False)
 
 
 def _activated(ctx: Context, gate: Value, linear: Value | None) -> Value:

@@ -115,17 +115,29 @@ def _encoded(
     order: np.ndarray,
 ) -> Blocks | None:  # fmt: skip
     width, blocks = sizes
-    points = np.full((width, blocks), 1 << (bits - 1))
+    points = None
     if zeros is not None:
-        points = _parts(zeros.reshape(width, -(-blocks * bits // 8)), bits)[:, :blocks].astype(np.int64)
-    packed, scales = packed.reshape(width, blocks * block * bits // 8), scales.reshape(width, blocks)
+        points = parts_of(zeros.reshape(width, -(-blocks * bits // 8)), bits)[:, :blocks]
+    packed = packed.reshape(width, blocks * block * bits // 8)
+    return encoded(packed, scales.reshape(width, blocks), points, bits, block, order)
+
+
+def encoded(
+    packed: np.ndarray, scales: np.ndarray, points: np.ndarray | None, bits: int, block: int, order: np.ndarray
+) -> Blocks | None:  # fmt: skip
+    """Return weights as blocks with rows in this order; None if no format represents them.
+
+    packed: whole blocks of codes, uint8 [columns, bytes]; scales and zero points: [columns, blocks].
+    """
+    width, blocks = scales.shape
+    points = np.full(scales.shape, 1 << (bits - 1)) if points is None else points.astype(np.int64)
     if bits > 2 and (order == np.arange(len(order))).all():
         return unsigned_in_blocks(packed.reshape(width, blocks, -1), scales, points, len(order), block)
-    codes = _parts(packed, bits)[:, order].astype(to_numpy_dtype(f"uint{bits}"))
+    codes = parts_of(packed, bits)[:, order].astype(to_numpy_dtype(f"uint{bits}"))
     return integers_in_blocks(codes, scales, points, block)
 
 
-def _parts(rows: np.ndarray, bits: int) -> np.ndarray:
+def parts_of(rows: np.ndarray, bits: int) -> np.ndarray:
     """Return a constant matrix unpacked as by `unpacked`."""
     shifts = np.arange(8 // bits, dtype=np.uint8) * np.uint8(bits)
     parts = (rows[..., None] >> shifts) & np.uint8(2**bits - 1)
