@@ -35,8 +35,15 @@ def footprint_bytes(value: Value, nodes: Iterable[Node]) -> int:
         elif node.op in _PICKING and value is node.inputs[0]:
             picked += node.output.tensor_type.nbytes
         else:
-            return whole
+            picked += int(whole * share_read(node, value))
     return min(whole, picked)
+
+
+def share_read(node: Node, value: Value) -> float:
+    """Return the share of an operand that a node reads at most: of matrices chosen by index one for each index."""
+    if node.op != "block_matmul" or value not in node.inputs[1:2] or len(node.inputs) < 3:
+        return 1.0
+    return min(1.0, node.inputs[2].tensor_type.num_elements / value.shape[0])
 
 
 def operations_per_element(op: str) -> int:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from math import prod
 
 from tilestitch.compiler.ir import Kind, Node, Value, kind_of, op_spec
-from tilestitch.cost_model.counts import operations, operations_per_element
+from tilestitch.cost_model.counts import operations, operations_per_element, share_read
 from tilestitch.cost_model.facts import Arithmetic, Part, Traffic, Unit
 from tilestitch.passes.plan.roles import Roles
 
@@ -107,7 +107,9 @@ def _reads(nodes: Sequence[Node], counts: Mapping[Value, float], passes: Mapping
 def _elements_read(node: Node, value: Value, times: float) -> float:
     size = value.tensor_type.num_elements
     if kind_of(node.op) not in (Kind.VIEW, Kind.INJECTIVE):
-        return float(size)  # tiles of a GEMM are kept close; repeated reads hit the first-level cache
+        return size * share_read(
+            node, value
+        )  # tiles of a GEMM are kept close; repeated reads hit the first-level cache
     if node.op == "concat":
         total = node.output.tensor_type.num_elements
         return times * size / total if total else 0.0

@@ -135,3 +135,13 @@ def test_an_index_out_of_range_is_named() -> None:
     feeds["indices"][2] = 3
     with pytest.raises(ExecutionError, match="3"):
         run_graph(graph, feeds)
+
+
+@pytest.mark.parametrize(("tokens", "matrices"), [(1, 2), (8, 16)])
+def test_the_bytes_that_are_read_are_those_of_the_chosen_matrices(tokens: int, matrices: int) -> None:
+    (compiled,) = compile_model(experts((tokens,), count=32), num_threads=1).specialisations
+    kernels = compiled.explanation["kernels"]
+    read = [kernel["bytes_read"] for kernel in kernels if kernel["name"].startswith("block_matmul")]
+    sizes = [2 * INNER * (HIDDEN // 32) * (16 + 4), HIDDEN * (INNER // 32) * (16 + 4)]
+    for found, size in zip(read, sizes, strict=True):
+        assert matrices * size <= found < 2 * matrices * size
