@@ -1,11 +1,15 @@
-"""The dtype of positions in the kernels of a GPU."""
+"""Positions in the kernels of a GPU: their dtype, and conditions on them, of which None is always true."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
+from tvm.script.ir_builder import tirx as T
+
+from tilestitch.codegen.compute.dtypes import Expr
 from tilestitch.codegen.compute.sizes import counts_in_32_bits
 from tilestitch.compiler.ir.graph import Node, Value
+from tilestitch.compiler.ir.sizes import surely
 from tilestitch.passes.plan.access import positions
 
 
@@ -24,3 +28,17 @@ def places_dtype() -> str:
     known.
     """
     return "int32" if counts_in_32_bits() else "int64"
+
+
+def both(*conditions: Expr | None) -> Expr | None:
+    """Return the conjunction of the conditions; None stands for true."""
+    result: Expr | None = None
+    for condition in conditions:
+        if condition is not None:
+            result = condition if result is None else T.And(result, condition)
+    return result
+
+
+def below(index: Expr, end: int, reached: int) -> Expr | None:
+    """Return whether `index < end`; None if indices stay below `reached <= end` anyway."""
+    return None if surely(lambda: reached <= end) else index < end

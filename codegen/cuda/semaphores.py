@@ -15,9 +15,9 @@ from tvm.script.ir_builder import tirx as T
 
 from tilestitch.codegen.compute.dtypes import Expr
 from tilestitch.codegen.compute.indexing import ravel, unravel
-from tilestitch.codegen.cuda.conditions import below
 from tilestitch.codegen.cuda.gemm.partition import locate
 from tilestitch.codegen.cuda.pieces import named, repeated, when
+from tilestitch.codegen.cuda.positions import below
 from tilestitch.passes.plan.gemm.partition import Partition
 from tilestitch.passes.plan.sync.edges import Bound, Grouping, TileEdge
 from tilestitch.passes.plan.sync.grid import Grid

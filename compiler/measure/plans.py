@@ -7,9 +7,9 @@ from dataclasses import replace
 from random import Random
 
 from tilestitch.compiler.ir import Graph, Node
+from tilestitch.compiler.measure.shuffled import Shuffled
 from tilestitch.compiler.tune.tasks import structure_digest
 from tilestitch.passes.contract import PassContext
-from tilestitch.passes.fusion.rules.shuffled import Shuffled
 from tilestitch.passes.plan import Group, StitchPlan
 from tilestitch.passes.plan.roles import Roles, roles_of
 from tilestitch.passes.plan.schedules import Schedule

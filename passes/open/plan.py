@@ -15,9 +15,8 @@ from tilestitch.compiler.ir import Graph
 from tilestitch.compiler.ir.substitute import graph_at
 from tilestitch.compiler.ir.text import fingerprint
 from tilestitch.passes.contract import PassContext
-from tilestitch.passes.fusion.rules.builtin import FusionRule
+from tilestitch.passes.fusion.rules.builtin import FusionRule, KeptApart
 from tilestitch.passes.fusion.rules.inplace import InPlace
-from tilestitch.passes.fusion.rules.kept_apart import KeptApart
 from tilestitch.passes.fusion.stitcher import Fused, PlansMade, Stitched, fuse, stitch
 from tilestitch.passes.plan import Group, StitchPlan, WhyNot
 from tilestitch.passes.plan.kept_floats import with_floats

@@ -15,10 +15,10 @@ from tests.passes.simulate import simulate
 from tests.strategies import feeds
 from tilestitch.compiler.ir import Graph
 from tilestitch.compiler.ir.evaluate import evaluate
+from tilestitch.compiler.measure.shuffled import Shuffled
 from tilestitch.passes import PassContext, check_plan, make_plan
 from tilestitch.passes.fusion.clusters import Fuse, Fusion
 from tilestitch.passes.fusion.rules.builtin import AllowsAll
-from tilestitch.passes.fusion.rules.shuffled import Shuffled
 
 
 def graph() -> Graph:

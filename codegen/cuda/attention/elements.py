@@ -12,8 +12,8 @@ from tvm.script.ir_builder import tirx as T
 from tilestitch.codegen.compute.dtypes import Expr
 from tilestitch.codegen.cuda.attention.operands import Attended
 from tilestitch.codegen.cuda.attention.walk import Sink, Walk, below_or_last, divided, infinity, inverse
-from tilestitch.codegen.cuda.conditions import below, both
 from tilestitch.codegen.cuda.pieces import named, registers, when, zero
+from tilestitch.codegen.cuda.positions import below, both
 from tilestitch.codegen.cuda.surroundings import Surroundings
 from tilestitch.compiler.ir.sizes import surely
 

@@ -26,10 +26,10 @@ from tilestitch.codegen.cuda.attention.walk import (
     launches,
     store_results,
 )
-from tilestitch.codegen.cuda.conditions import below, both
 from tilestitch.codegen.cuda.gemm.fragments import INSTRUCTIONS
 from tilestitch.codegen.cuda.gemm.indexed import Operand
 from tilestitch.codegen.cuda.pieces import named, registers, repeated, unrolled, when, zero
+from tilestitch.codegen.cuda.positions import below, both
 from tilestitch.codegen.cuda.surroundings import Surroundings
 from tilestitch.passes.plan.attention.pieces import Piece, pieces_of, stage_bytes
 from tilestitch.passes.plan.attention.tiles import COLUMNS, STAGES, STEP, WARP, AttentionMmaTile

@@ -24,9 +24,9 @@ from tilestitch.codegen.cuda.attention.walk import (
     launches,
     store_results,
 )
-from tilestitch.codegen.cuda.conditions import below, both
 from tilestitch.codegen.cuda.gemm.indexed import Operand
 from tilestitch.codegen.cuda.pieces import named, registers, repeated, unrolled, when, zero
+from tilestitch.codegen.cuda.positions import below, both
 from tilestitch.codegen.cuda.surroundings import Surroundings
 from tilestitch.passes.plan.attention.tiles import ACROSS, QUAD, AttentionSimtTile
 

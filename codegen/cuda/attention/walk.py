@@ -25,9 +25,9 @@ from tilestitch.codegen.compute.indexing import unravel
 from tilestitch.codegen.compute.sizes import integer
 from tilestitch.codegen.cuda.abi import CudaLaunch, Parameter, TemporaryArg, Thread
 from tilestitch.codegen.cuda.attention.operands import Attended
-from tilestitch.codegen.cuda.conditions import below, both
 from tilestitch.codegen.cuda.functions import call
 from tilestitch.codegen.cuda.pieces import move, named, registers, repeated, unrolled, when, zero
+from tilestitch.codegen.cuda.positions import below, both
 from tilestitch.codegen.cuda.surroundings import Surroundings
 from tilestitch.compiler.ir.sizes import is_open, surely
 from tilestitch.passes.plan.attention.operands import lanes_of_sums

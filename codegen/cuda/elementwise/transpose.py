@@ -31,9 +31,8 @@ from tilestitch.codegen.cuda.abi import (
     shared_buffer,
     store,
 )
-from tilestitch.codegen.cuda.conditions import below, both
 from tilestitch.codegen.cuda.pieces import named, unrolled, when
-from tilestitch.codegen.cuda.positions import index_dtype
+from tilestitch.codegen.cuda.positions import below, both, index_dtype
 from tilestitch.compiler.ir.accesses import Access, elementwise_walk
 from tilestitch.compiler.ir.graph import Value
 from tilestitch.passes.plan.access.vectors import accesses_along

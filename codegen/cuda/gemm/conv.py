@@ -15,11 +15,11 @@ from tvm.script.ir_builder import tirx as T
 from tilestitch.codegen.compute.dtypes import Expr
 from tilestitch.codegen.compute.indexing import unravel
 from tilestitch.codegen.cuda.abi import CudaLaunch
-from tilestitch.codegen.cuda.conditions import both
 from tilestitch.codegen.cuda.gemm.direct import emit_direct
 from tilestitch.codegen.cuda.gemm.direct_vectors import emit_direct_vectors
 from tilestitch.codegen.cuda.gemm.indexed import IndexedGemm, Operand
 from tilestitch.codegen.cuda.gemm.lower import lower_gemm
+from tilestitch.codegen.cuda.positions import both
 from tilestitch.codegen.cuda.surroundings import Anchored
 from tilestitch.compiler.ir.graph import Node
 from tilestitch.passes.plan.gemm.contractions import ConvShape, conv_gemm, conv_shape

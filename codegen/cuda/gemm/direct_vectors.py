@@ -15,10 +15,10 @@ from tvm.script.ir_builder import tirx as T
 from tilestitch.codegen.compute.dtypes import Expr, widen
 from tilestitch.codegen.compute.indexing import unravel
 from tilestitch.codegen.cuda.abi import CudaLaunch, Thread
-from tilestitch.codegen.cuda.conditions import below, both
 from tilestitch.codegen.cuda.elementwise.vectors import filled_vector
 from tilestitch.codegen.cuda.gemm.direct import MOST_UNROLLED
 from tilestitch.codegen.cuda.pieces import named, registers, repeated, unrolled, when, zero
+from tilestitch.codegen.cuda.positions import below, both
 from tilestitch.codegen.cuda.surroundings import Anchored, Surroundings
 from tilestitch.compiler.ir.sizes import Size, ceil_div
 from tilestitch.passes.plan.gemm.contractions import ConvShape

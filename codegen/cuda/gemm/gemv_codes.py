@@ -16,11 +16,11 @@ from tvm.script.ir_builder import tirx as T
 from tilestitch.codegen.compute.dtypes import Expr
 from tilestitch.codegen.cuda.abi import CudaLaunch
 from tilestitch.codegen.cuda.before import begin
-from tilestitch.codegen.cuda.conditions import below, both
 from tilestitch.codegen.cuda.gemm.codes import Weights
 from tilestitch.codegen.cuda.gemm.gemv import Block, add_warps, launch_gemv
 from tilestitch.codegen.cuda.gemm.indexed import IndexedGemm
 from tilestitch.codegen.cuda.pieces import move, named, registers, repeated, unrolled, when, zero
+from tilestitch.codegen.cuda.positions import below, both
 from tilestitch.codegen.cuda.surroundings import Anchored
 from tilestitch.compiler.ir.sizes import is_open
 from tilestitch.passes.plan.gemm.codes import Codes

@@ -18,13 +18,13 @@ from tvm.script.ir_builder import tirx as T
 from tilestitch.codegen.compute.dtypes import Expr, compute_dtype, dtype_of, storage_dtype, to_storage
 from tilestitch.codegen.cuda.abi import CudaLaunch, Thread, barrier
 from tilestitch.codegen.cuda.before import begin, is_early
-from tilestitch.codegen.cuda.conditions import below, both
 from tilestitch.codegen.cuda.gemm.fragments import Instruction, Piece, find_instruction, load_fragments
 from tilestitch.codegen.cuda.gemm.indexed import IndexedGemm, simplified, step_of
 from tilestitch.codegen.cuda.gemm.mma_codes import CodesPiece
 from tilestitch.codegen.cuda.gemm.partition import Sink, launch, locate
 from tilestitch.codegen.cuda.gemm.simt import store_columns, store_rows
 from tilestitch.codegen.cuda.pieces import named, registers, repeated, run, unrolled, when, zero
+from tilestitch.codegen.cuda.positions import below, both
 from tilestitch.codegen.cuda.surroundings import Anchored, Surroundings
 from tilestitch.compiler.ir.sizes import is_open
 from tilestitch.passes.plan.gemm.partition import Partition

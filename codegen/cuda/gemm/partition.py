@@ -16,9 +16,9 @@ from tvm.script.ir_builder import tirx as T
 from tilestitch.codegen.compute.dtypes import Expr, storage_bits
 from tilestitch.codegen.compute.indexing import unravel
 from tilestitch.codegen.cuda.abi import CountersArg, CudaLaunch, Parameter, TemporaryArg, Thread
-from tilestitch.codegen.cuda.conditions import below, both
 from tilestitch.codegen.cuda.gemm.indexed import IndexedGemm
 from tilestitch.codegen.cuda.pieces import move, named, registers, repeated, unrolled, when, zero
+from tilestitch.codegen.cuda.positions import below, both
 from tilestitch.codegen.cuda.rows.bands import BandWriter, last_of
 from tilestitch.codegen.cuda.surroundings import Anchored, Surroundings
 from tilestitch.compiler.ir.sizes import divisor_of, smallest, surely

@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 
 from tilestitch.codegen.compute.dtypes import Expr
 from tilestitch.codegen.compute.indexing import unravel
-from tilestitch.codegen.cuda.conditions import both
 from tilestitch.codegen.cuda.gemm.indexed import IndexedGemm, Operand
+from tilestitch.codegen.cuda.positions import both
 from tilestitch.passes.plan.gemm import patches as plan
 from tilestitch.passes.plan.gemm.gemm import Pictures
 from tilestitch.passes.plan.gemm.planes import TMA_DTYPES, item_bytes, line, padded

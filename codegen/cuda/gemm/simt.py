@@ -20,11 +20,11 @@ from tilestitch.codegen.compute.dtypes import Expr, from_storage, storage_bits, 
 from tilestitch.codegen.compute.sizes import integer
 from tilestitch.codegen.cuda.abi import CudaLaunch, Thread, barrier, shared_buffer
 from tilestitch.codegen.cuda.before import begin, is_early
-from tilestitch.codegen.cuda.conditions import below, both
 from tilestitch.codegen.cuda.gemm.codes import Waiting, Weights
 from tilestitch.codegen.cuda.gemm.indexed import IndexedGemm, Operand, simplified, step_of
 from tilestitch.codegen.cuda.gemm.partition import Sink, launch, locate
 from tilestitch.codegen.cuda.pieces import named, registers, repeated, run, unrolled, when, zero
+from tilestitch.codegen.cuda.positions import below, both
 from tilestitch.codegen.cuda.surroundings import Anchored, Surroundings
 from tilestitch.compiler.ir.sizes import is_open
 from tilestitch.passes.plan.gemm.partition import Partition

@@ -21,7 +21,6 @@ from tvm.script.ir_builder import tirx as T
 from tilestitch.codegen.compute.dtypes import Expr
 from tilestitch.codegen.cuda.abi import CudaLaunch, Parameter, TensorMapArg, Thread, barrier
 from tilestitch.codegen.cuda.before import show, walk
-from tilestitch.codegen.cuda.conditions import below, both
 from tilestitch.codegen.cuda.gemm.indexed import IndexedGemm, Operand
 from tilestitch.codegen.cuda.gemm.partition import locate
 from tilestitch.codegen.cuda.gemm.patches import PatchCopies, patch_copies
@@ -29,6 +28,7 @@ from tilestitch.codegen.cuda.gemm.planes import Copies, copies
 from tilestitch.codegen.cuda.gemm.sm90 import STEP_BYTES, copy, multiply
 from tilestitch.codegen.cuda.gemm.wgmma_results import CHUNK_BYTES, Results
 from tilestitch.codegen.cuda.pieces import named, registers, repeated, unrolled, when, zero
+from tilestitch.codegen.cuda.positions import below, both
 from tilestitch.codegen.cuda.surroundings import Anchored, Surroundings
 from tilestitch.passes.plan.gemm.kernels import sums_twice
 from tilestitch.passes.plan.gemm.partition import Partition

@@ -21,10 +21,10 @@ from tvm.script.ir_builder import tirx as T
 
 from tilestitch.codegen.compute.dtypes import Expr
 from tilestitch.codegen.cuda.abi import CountersArg, Parameter, TemporaryArg
-from tilestitch.codegen.cuda.conditions import below, both
 from tilestitch.codegen.cuda.gemm.indexed import IndexedGemm
 from tilestitch.codegen.cuda.gemm.partition import COUNTER_BYTES, kept_at, results_lie_along_rows
 from tilestitch.codegen.cuda.pieces import named, registers, repeated, unrolled, when, zero
+from tilestitch.codegen.cuda.positions import below, both
 from tilestitch.codegen.cuda.rows.bands import BandWriter, last_of
 from tilestitch.codegen.cuda.surroundings import Anchored, Surroundings
 from tilestitch.compiler.ir.graph import Value

@@ -20,10 +20,9 @@ from tilestitch.codegen.compute.evaluator import Evaluator
 from tilestitch.codegen.compute.indexing import unravel
 from tilestitch.codegen.cuda import functions
 from tilestitch.codegen.cuda.abi import CudaLaunch, Emission, Parameter, Thread, ValueArg, kernel_function
-from tilestitch.codegen.cuda.conditions import below, both
 from tilestitch.codegen.cuda.elementwise.vectors import VectorAccess, filled_vector
 from tilestitch.codegen.cuda.pieces import named, registers, when
-from tilestitch.codegen.cuda.positions import index_dtype_of
+from tilestitch.codegen.cuda.positions import below, both, index_dtype_of
 from tilestitch.codegen.groups import GroupView
 from tilestitch.compiler.ir.graph import Node, Value
 from tilestitch.compiler.ir.sizes import Size, ceil_div

@@ -21,9 +21,8 @@ from tvm.script.ir_builder import tirx as T
 
 from tilestitch.codegen.compute.dtypes import Expr
 from tilestitch.codegen.cuda.abi import barrier, part_of_block
-from tilestitch.codegen.cuda.conditions import both
 from tilestitch.codegen.cuda.pieces import when
-from tilestitch.codegen.cuda.positions import index_dtype
+from tilestitch.codegen.cuda.positions import both, index_dtype
 from tilestitch.codegen.cuda.rows.rows import RowEmitter
 from tilestitch.codegen.cuda.rows.team import Team
 from tilestitch.codegen.groups import GroupView

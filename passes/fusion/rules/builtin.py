@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -300,6 +300,17 @@ _CHEAP = frozenset({"cast", "add", "sub", "mul", "maximum", "minimum", "neg", "a
 
 
 @dataclass(frozen=True)
+class KeptApart(AllowsAll):
+    """Forbid each union with a node that is kept apart, by name, for the reason given with it."""
+
+    name: ClassVar[str] = "kept_apart"
+    reasons: Mapping[str, WhyNot]
+
+    def forbid(self, state: Fusion, nodes: Sequence[Node]) -> WhyNot | None:
+        return next((self.reasons[node.name] for node in nodes if node.name in self.reasons), None)
+
+
+@dataclass(frozen=True)
 class Copies(AllowsAll):
     """Index arithmetic, views and small cheap values are recomputed in each reader rather than stored."""
 
@@ -345,4 +356,15 @@ def _size(value: Value) -> int:
     return value.tensor_type.num_elements
 
 
-__all__ = ["AllowsAll", "Copies", "Epilogue", "Fuse", "FusionRule", "Inline", "Rows", "Views", "moving_views"]
+__all__ = [
+    "AllowsAll",
+    "Copies",
+    "Epilogue",
+    "Fuse",
+    "FusionRule",
+    "Inline",
+    "KeptApart",
+    "Rows",
+    "Views",
+    "moving_views",
+]

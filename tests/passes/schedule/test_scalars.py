@@ -10,9 +10,9 @@ from benchmarks.replay.catalogue import decoder
 from tilestitch.compiler.frontend import import_model
 from tilestitch.compiler.ir import Graph
 from tilestitch.compiler.ir.text import parse_graph
+from tilestitch.compiler.measure.shuffled import Shuffled
 from tilestitch.cost_model.analytical import AnalyticalModel
 from tilestitch.passes import PassContext, TargetInfo, make_plan, run_pipeline
-from tilestitch.passes.fusion.rules.shuffled import Shuffled
 from tilestitch.passes.plan.cpu.schedules import CpuGemmSchedule, CpuGemvSchedule
 from tilestitch.passes.schedule.cpu.loops import choose_loops
 from tilestitch.passes.schedule.cpu.scalars import STRIDED, apart, scalar_steps
