@@ -41,6 +41,7 @@ FAULTS = {
     "`QLinearAveragePool` with `ceil_mode`":
         "divides by the elements of a window beyond the padding, too, where `count_include_pad` is 1",
     "`QMoE` of 8 bits in blocks": "rounds tokens to 8 bits: errors are up to 0.01 of the largest result",
+    "`MoE`, `QMoE`": "choose the last of experts of equal probability; artifacts the first, as `TopK` does",
     "`DynamicQuantizeLSTM`": "rounds states by the range of each thread's sequences; artifacts by that of all",
     "`NonZero` of a scalar": "gives one row of indices, (1, N), where ONNX's text has none, (0, N)",
     "`LSTM`, `GRU`, `RNN`": "end a sequence of length 0 with states of 0; artifacts with its initial states",

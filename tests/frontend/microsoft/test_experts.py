@@ -102,6 +102,16 @@ def test_blocks_that_do_not_divide_a_column(bits: int, hidden: int, inner: int, 
     check_node("QMoE", given, attrs, constants=(2, 3, 5, 6, 11, 12))
 
 
+@pytest.mark.parametrize("constants", [(), (2, 3, 5, 6)])
+@pytest.mark.parametrize(("x", "scale"), [("float32", "float16"), ("float16", "float32")])
+def test_scales_of_another_dtype(x: str, scale: str, constants: tuple[int, ...]) -> None:
+    (codes, scales, _), (last, last_scales, _) = (quantised(w, d, 4, 0, False, w) for w, d in ((16, 32), (32, 16)))
+    assert scales is not None and last_scales is not None
+    given = [floats(TOKENS, 32).astype(x), ROUTER.astype(x), codes, scales.astype(scale), None, last]
+    given += [last_scales.astype(scale), None]
+    check_node("QMoE", given, {"k": 2, "normalize_routing_weights": 1}, constants=constants)
+
+
 def test_other_weights_for_mixing() -> None:
     first, second = (quantised(w, d, 4, 0, False, s) for w, d, s in ((16, 32, 1), (32, 16, 2)))
     mixing = np.abs(floats(TOKENS, EXPERTS, seed=7))

@@ -46,7 +46,7 @@ def _normalised(ctx: Context) -> bool:
 
 
 def _dequantised(ctx: Context, layer: int, weights: int, scales: int, zeros: int) -> Value | None:
-    """Return [E, N, K] in the dtype of the scales; scales and zero points are per column, or per block of columns."""
+    """Return [E, N, K] in the dtype of the input; scales and zero points are per column, or per block of columns."""
     packed = ctx.optional(weights)
     if packed is None:
         return None
@@ -64,7 +64,7 @@ def _dequantised(ctx: Context, layer: int, weights: int, scales: int, zeros: int
         zero = ctx.slice_axis(unpacked(ctx, zero, bits), 2, 0, ctx.dim(scale, 2))
     offset = 2.0 ** (bits - 1) if zero is None else spread(ctx, ctx.cast(zero, "float32"), 2, block, depth)
     w = ctx.mul(ctx.sub(ctx.cast(codes, "float32"), offset), spread(ctx, widened(ctx, scale), 2, block, depth))
-    return ctx.cast(w, dtype_of(scale))
+    return ctx.cast(w, dtype_of(ctx.input(0)))
 
 
 def _kept(ctx: Context, packed: Value, scale: Value, zero: Value | None, block: int, depth: int) -> Value | None:
@@ -75,7 +75,7 @@ def _kept(ctx: Context, packed: Value, scale: Value, zero: Value | None, block: 
     bits = size * 8 // depth
     data = (packed.data, scale.data, None if zero is None else zero.data)
     found = ctx.scope.module.once(("QMoE", bits, block, depth), data, lambda: _encoded(*data, bits, block, depth))
-    w = dequantised(ctx, found, dtype_of(scale), name=packed.name)
+    w = dequantised(ctx, found, dtype_of(ctx.input(0)), name=packed.name)
     return None if w is None else ctx.reshape(w, (count, width, depth))
 
 
