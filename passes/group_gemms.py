@@ -16,7 +16,7 @@ from tilestitch.cost_model.protocol import hardly_slower
 from .contract import PassContext, PassResult
 from .planner import make_plan, predicted_us
 from .rewrite.canonicalise import Canonicalise
-from .rewrite.dce import DeadCode
+from .rewrite.cse import DeadCode
 from .rewrite.grouped_gemms import group_gemms
 
 MOST_PLANS = 8

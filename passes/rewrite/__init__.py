@@ -6,8 +6,7 @@ from .algebra import Algebra
 from .batch_loops import BatchLoops
 from .canonicalise import Canonicalise
 from .channels_last import ChannelsLast
-from .cse import CommonSubexpressions
-from .dce import DeadCode
+from .cse import CommonSubexpressions, DeadCode
 from .dead_branches import DeadBranches
 from .float8 import Float8
 from .fold_constants import FoldConstants

@@ -1,4 +1,4 @@
-"""Common subexpression elimination, also of equal constants."""
+"""Elimination of common subexpressions, equal constants among them, and of dead code."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from tilestitch.compiler.ir import Graph, Kind, Node, Value, kind_of
+from tilestitch.compiler.ir.symbol_uses import remove_dead
 from tilestitch.compiler.ir.text import digest
 from tilestitch.passes.contract import PassContext, PassResult
 
@@ -78,3 +79,14 @@ def _frozen(value: Any) -> Hashable:
     if isinstance(value, np.ndarray):
         return (value.dtype.name, value.shape, value.tobytes())
     return (type(value).__name__, repr(value))
+
+
+@dataclass(frozen=True)
+class DeadCode:
+    """Remove nodes whose outputs, and sizes they define, no node uses and that are no graph outputs."""
+
+    name: ClassVar[str] = "dce"
+
+    def run(self, graph: Graph, context: PassContext) -> PassResult:
+        count = remove_dead(graph)
+        return PassResult.counted(graph, count, "nodes removed")

@@ -19,7 +19,7 @@ from tilestitch.passes import PassContext, make_plan, run_pipeline
 from tilestitch.passes.contract import PassResult
 from tilestitch.passes.plan.target import TargetInfo
 from tilestitch.passes.planner import predicted_us
-from tilestitch.passes.rewrite.dce import DeadCode
+from tilestitch.passes.rewrite.cse import DeadCode
 from tilestitch.passes.rewrite.grouped_gemms import group_gemms
 
 RNG = np.random.default_rng(0)
