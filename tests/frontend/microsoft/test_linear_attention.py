@@ -45,6 +45,16 @@ def test_rules_and_heads(rule: str, tokens: int, heads: tuple[int, int]) -> None
     check_node("LinearAttention", operands(tokens, heads, rule), heads_of(*heads, rule), outputs=2)
 
 
+@pytest.mark.parametrize("by_element", [False, True])
+@pytest.mark.parametrize("tokens", [1, 37])
+@pytest.mark.parametrize(("heads", "keys"), [((2, 4), 2), ((2, 6), 2), ((4, 4), 2), ((8, 4), 1)], ids=str)
+def test_keys_of_several_values(heads: tuple[int, int], keys: int, tokens: int, by_element: bool) -> None:
+    """As in Qwen3.5, whose keys have half of the heads of its values."""
+    given = operands(tokens, heads, "gated_delta", by_element=by_element)
+    given[1] = floats(2, tokens, keys * 8, seed=2) / 3
+    check_node("LinearAttention", given, heads_of(*heads, "gated_delta"), outputs=2)
+
+
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize(("tokens", "heads"), [(16, (3, 3)), (37, (4, 2)), (64, (2, 6)), (600, (1, 1))], ids=str)
 def test_many_tokens_in_chunks(rule: str, tokens: int, heads: tuple[int, int]) -> None:

@@ -32,6 +32,9 @@ def of_tokens(ctx: Context) -> Converted:
         raise ctx.fail(f"neither of q_num_heads={q_heads} and kv_num_heads={kv_heads} is a multiple of the other")
     query, key, value = (widened(ctx, ctx.input(i)) for i in range(3))
     depth = _per_head(ctx, query, q_heads)
+    key_heads = _key_heads(ctx, key, depth, kv_heads)
+    if key_heads < kv_heads:
+        key = _repeated(ctx, key, key_heads, kv_heads)
     tokens = Tokens(query, key, value, *_gates(ctx, rule, 4, 5))
     if kv_heads > q_heads:
         tokens = replace(tokens, query=_repeated(ctx, query, q_heads, kv_heads))
@@ -97,6 +100,14 @@ def _per_head(ctx: Context, x: Value, heads: int) -> Size:
     if left:
         raise ctx.fail(f"the width of {x.type} is no multiple of {heads} heads; correct the model")
     return depth
+
+
+def _key_heads(ctx: Context, key: Value, depth: Size, values: int) -> int:
+    """Return the number of heads of keys, each of which several heads of values may share."""
+    count, left = divmod(ctx.dim(key, 2), depth) if depth else (values, 0)
+    if left or count < 1 or values % count:
+        raise ctx.fail(f"keys {key.type} are no heads of {depth} for kv_num_heads={values}; correct the model")
+    return int(count)
 
 
 def _repeated(ctx: Context, x: Value, heads: int, wanted: int) -> Value:
