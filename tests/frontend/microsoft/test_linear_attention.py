@@ -212,6 +212,7 @@ def test_a_window_of_what_convolutions_keep(tokens: int) -> None:
         ({"state_window": 9}, "state_window is 9, not from 0 to 8"),
         ({"q_num_heads": 3}, "neither of q_num_heads=3 and kv_num_heads=2 is a multiple"),
         ({"update_rule": "delta"}, "update_rule 'delta' needs operand 'beta'"),
+        ({"q_num_heads": 4}, "are no heads of 4 for kv_num_heads=2"),
     ],
     ids=str,
 )
