@@ -74,7 +74,7 @@ class Layer:
         return helper.make_model(graph, opset_imports=domains, ir_version=10)
 
 
-LAYERS = (Layer(32, 4, 1024, 1024), Layer(8, 2, 1024, 2048), Layer(128, 8, 1024, 384))
+LAYERS = (Layer(32, 4, 1024, 1024), Layer(8, 2, 1024, 2048), Layer(128, 8, 1024, 384), Layer(32, 4, 512, 512))
 
 
 def measured(layer: Layer, counts: list[int], rounds: int) -> list[dict[str, Any]]:
@@ -104,7 +104,7 @@ def measured(layer: Layer, counts: list[int], rounds: int) -> list[dict[str, Any
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--tokens", type=int, nargs="+", default=[1, 4, 16, 128, 512])
+    parser.add_argument("--tokens", type=int, nargs="+", default=[1, 4, 16, 128, 512, 2048])
     options = parser.parse_args()
     rows = [row for layer in LAYERS for row in measured(layer, options.tokens, options.rounds)]
     print(table([list(row.values()) for row in rows], HEADER))
