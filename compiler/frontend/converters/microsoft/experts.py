@@ -28,7 +28,7 @@ def mixture(ctx: Context) -> Value:
 
 
 def quantised_mixture(ctx: Context) -> Value:
-    """Convert QMoE, whose weights are integers of 2, 4 or 8 bits, by dequantising them."""
+    """Convert QMoE, whose weights are integers of 2, 4 or 8 bits; constant ones of 4 and 8 stay packed on CPUs."""
     if ctx.attr("weights_prepacked", -1) not in (-1, 0):
         raise ctx.fail("weights_prepacked is 1, a layout of ONNX Runtime's kernels; export the weights as they are")
     if not _normalised(ctx) and ctx.optional(14) is None:
