@@ -60,7 +60,9 @@ def elem_type_of(dtype: str) -> int:
 
 def from_type_proto(proto: TypeProto) -> Type:
     """Return the IR type of an ONNX type; a dimension without value is its `dim_param`, or unknown.
-    One that is named by a number has that size: PyTorch's exporter names all dimensions of inputs, the fixed ones too.
+
+    One that is named by a positive number has that size: PyTorch's exporter names all dimensions of inputs, the fixed
+    ones too.
 
     Raises ModelError for sparse tensors, maps of other values than single ones, and opaque types.
     """
@@ -86,7 +88,7 @@ def _dim(dim: onnx.TensorShapeProto.Dimension) -> int | str:
     if dim.HasField("dim_value") and dim.dim_value >= 0:
         return int(dim.dim_value)
     name = dim.dim_param
-    return int(name) if name.isascii() and name.isdigit() else name or UNKNOWN
+    return int(name) if name.isascii() and name.isdigit() and int(name) else name or UNKNOWN
 
 
 def to_type_proto(type_: Type) -> TypeProto:

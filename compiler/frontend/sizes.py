@@ -170,11 +170,9 @@ def _cast(operand: np.ndarray, dtype: str, to: str) -> np.ndarray | None:
     ones.
     """
     if to == "bool":
-        return (
-            operand
-            if dtype == "bool"
-            else _objects([not _equal(each, 0) for each in operand.reshape(-1)], operand.shape)
-        )
+        if dtype == "bool":
+            return operand
+        return _objects([not _equal(each, 0) for each in operand.reshape(-1)], operand.shape)
     if is_integer(to) and storage_bytes(to) < _LEAST_BYTES and not _fits(operand, to):
         return None
     if is_integer(to) and dtype in EXACT:

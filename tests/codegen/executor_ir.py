@@ -36,7 +36,6 @@ def neutral_ir(ir: str) -> str:
     for group in re.findall(r"^attributes (#[0-9]+) = \{ *\}\n", ir, flags=re.MULTILINE):
         ir = re.sub(rf"^attributes {group} = .*\n| {group}\b", "", ir, flags=re.MULTILINE)
     ir = re.sub(r" *; preds = .*$", "", ir, flags=re.MULTILINE)
-    ir = re.sub(r"(^ +| local_unnamed_addr| noundef)", "", ir, flags=re.MULTILINE)
     return "; Made from executor.c by `python -m tests.codegen.executor_ir`; do not edit.\n" + ir.strip() + "\n"
 
 

@@ -21,12 +21,11 @@ def weights_of(form: BlockFormat, width: int) -> np.ndarray:
     return np.random.default_rng(0).integers(0, 256, (width, form.blocks, form.block_bytes)).astype(np.uint8)
 
 
-@pytest.mark.parametrize("codes", ["int4", "int8", "nf4"])
-@pytest.mark.parametrize("halved", [False, True])
+@pytest.mark.parametrize(
+    ("codes", "halved"), [("int4", False), ("int4", True), ("nf4", False), ("nf4", True), ("int8", False)]
+)
 def test_words_lie_by_step_and_column(codes: str, halved: bool) -> None:
     form = BlockFormat(codes, 32, "float32", zeros=False, depth=70)
-    if halved and form.bits == 8:
-        pytest.skip("bytes have no halves")
     width = COLUMNS + 5
     weights, packed = weights_of(form, width), pack(weights_of(form, width), packing(form, width, halved))
     for column, block, word in [(0, 0, 0), (31, 2, form.words - 1), (36, 1, 2)]:

@@ -48,6 +48,8 @@ def test_a_dimension_that_is_named_by_a_number_has_that_size() -> None:
     model = parser.parse_model(HEAD + "(float[n, c] x) => (float[n, 4] y) { y = Neg(x) }")
     model.graph.input[0].type.tensor_type.shape.dim[1].dim_param = "4"
     assert output_types(import_model(model, ranges={}).graph) == ["float32[n,4]"]
+    model.graph.input[0].type.tensor_type.shape.dim[1].dim_param = "0"  # of no elements there is nothing to run
+    assert [str(v.type) for v in import_model(model, ranges={}).graph.inputs] == ["float32[n,_0]"]
 
 
 def test_names_that_no_expression_can_have_stay_apart() -> None:

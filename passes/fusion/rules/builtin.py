@@ -357,14 +357,5 @@ def _size(value: Value) -> int:
 
 
 __all__ = [
-    "AllowsAll",
-    "Copies",
-    "Epilogue",
-    "Fuse",
-    "FusionRule",
-    "Inline",
-    "KeptApart",
-    "Rows",
-    "Views",
-    "moving_views",
-]
+    "AllowsAll", "Copies", "Epilogue", "Fuse", "FusionRule", "Inline", "KeptApart", "Rows", "Views", "moving_views",
+]  # fmt: skip
