@@ -48,24 +48,20 @@ from tilestitch.passes.plan.launches.launch import Launch, needed_for_any
 from tilestitch.passes.plan.roles import Roles
 from tilestitch.passes.plan.schedule_check import why_not
 from tilestitch.passes.plan.schedules import (
-    AppendSchedule,
     AttentionSchedule,
     BandSchedule,
     DirectSchedule,
     ElementwiseSchedule,
-    FoundSchedule,
     GemmSchedule,
     LaunchesSchedule,
-    OrderSchedule,
+    OperatorSchedule,
     RankSchedule,
-    RegionSchedule,
     RowSchedule,
     ScanSchedule,
     ScatterSchedule,
     Schedule,
     SortSchedule,
     SplitRowSchedule,
-    SuppressSchedule,
     TicketSchedule,
     TransposeSchedule,
     WindowSchedule,
@@ -255,6 +251,12 @@ def _template(view: GroupView, group: Group, target: CudaTarget) -> tuple[CudaLa
     return _opaque(view.anchor, schedule)
 
 
+_OPERATORS = {
+    "roi_align": lower_roi_align, "append": lower_append, "tally": lower_tally, "compact": lower_compact,
+    "order_rows": lower_order_rows,
+}  # fmt: skip
+
+
 def _opaque(anchor: Node, schedule: Schedule | None) -> tuple[CudaLaunch, ...]:
     """Return the launches of an operator with a template of its own."""
     match schedule:
@@ -266,16 +268,10 @@ def _opaque(anchor: Node, schedule: Schedule | None) -> tuple[CudaLaunch, ...]:
             return (lower_ranks(anchor, schedule),)
         case ScatterSchedule():
             return lower_scatter(anchor, schedule)
-        case SuppressSchedule():
+        case OperatorSchedule() if anchor.op == "suppress":
             return lower_suppress(anchor, schedule)
-        case RegionSchedule():
-            return (lower_roi_align(anchor, schedule),)
-        case AppendSchedule():
-            return (lower_append(anchor, schedule),)
-        case OrderSchedule():
-            return (lower_order_rows(anchor, schedule),)
-        case FoundSchedule():
-            return (lower_tally(anchor, schedule) if anchor.op == "tally" else lower_compact(anchor, schedule),)
+        case OperatorSchedule():
+            return (_OPERATORS[anchor.op](anchor, schedule),)
     raise AssertionError(schedule)
 
 

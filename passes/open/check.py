@@ -29,20 +29,16 @@ from tilestitch.passes.plan.cpu.schedules import (
 from tilestitch.passes.plan.gemm.anchored import AnchoredGroup
 from tilestitch.passes.plan.gemm.tiles import MmaTile, OpenGemvTile, SimtTile
 from tilestitch.passes.plan.schedules import (
-    AppendSchedule,
     AttentionSchedule,
     DirectSchedule,
-    FoundSchedule,
     GemmSchedule,
     OpenElementwiseSchedule,
     OpenRowSchedule,
-    OrderSchedule,
+    OperatorSchedule,
     RankSchedule,
-    RegionSchedule,
     ScanSchedule,
     ScatterSchedule,
     Schedule,
-    SuppressSchedule,
     WindowSchedule,
 )
 from tilestitch.passes.plan.target import TargetInfo
@@ -57,8 +53,7 @@ _ON_CPUS = (
 )  # fmt: skip
 _ON_GPUS = (
     OpenElementwiseSchedule | OpenRowSchedule | GemmSchedule | AttentionSchedule | ScatterSchedule | RankSchedule
-    | DirectSchedule | WindowSchedule | ScanSchedule | SuppressSchedule | RegionSchedule | AppendSchedule
-    | FoundSchedule | OrderSchedule
+    | DirectSchedule | WindowSchedule | ScanSchedule | OperatorSchedule
 )  # fmt: skip
 
 
@@ -152,9 +147,7 @@ _ASKING = (
     | OpenElementwiseSchedule
     | OpenRowSchedule
     | ScatterSchedule
-    | SuppressSchedule
-    | FoundSchedule
-    | OrderSchedule
+    | OperatorSchedule
 )
 
 

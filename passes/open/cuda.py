@@ -25,24 +25,20 @@ from tilestitch.passes.plan.gemm.gemv import ROWS_AT_A_TIME, open_gemv_tile
 from tilestitch.passes.plan.gemm.tiles import GemvTile, MmaTile, SimtTile
 from tilestitch.passes.plan.roles import legal_roles
 from tilestitch.passes.plan.schedules import (
-    AppendSchedule,
     AttentionSchedule,
     DirectSchedule,
     ElementwiseSchedule,
-    FoundSchedule,
     GemmSchedule,
     OpenElementwiseSchedule,
     OpenRowSchedule,
-    OrderSchedule,
+    OperatorSchedule,
     RankSchedule,
-    RegionSchedule,
     RowSchedule,
     ScanSchedule,
     ScatterSchedule,
     Schedule,
     SortSchedule,
     SplitRowSchedule,
-    SuppressSchedule,
     TransposeSchedule,
     WindowSchedule,
 )
@@ -99,9 +95,7 @@ def lifted_schedule(
             return _direct(schedule, view)
         case WindowSchedule():
             return _windows(schedule, view)
-        case ScanSchedule():
-            return schedule
-        case SuppressSchedule() | RegionSchedule() | AppendSchedule() | FoundSchedule() | OrderSchedule():
+        case ScanSchedule() | OperatorSchedule():
             return schedule
     return f"kernels of template {schedule.template} are for known sizes only"
 

@@ -30,22 +30,18 @@ from .group import Group, GroupKind
 from .parts import Roles
 from .roles import roles_of
 from .schedules import (
-    AppendSchedule,
     AttentionSchedule,
     DirectSchedule,
     ElementwiseSchedule,
-    FoundSchedule,
     GemmSchedule,
-    OrderSchedule,
+    OperatorSchedule,
     RankSchedule,
-    RegionSchedule,
     RowSchedule,
     ScanSchedule,
     ScatterSchedule,
     Schedule,
     SortSchedule,
     SplitRowSchedule,
-    SuppressSchedule,
     TransposeSchedule,
     WindowSchedule,
 )
@@ -79,18 +75,10 @@ def registers_of(view: GroupView, kind: GroupKind, schedule: Schedule) -> int:
             return _bounded(TRANSPOSE + 2 * alive, schedule.edge * schedule.lines)
         case WindowSchedule():
             return _bounded(_window(view, schedule), schedule.threads)
-        case (
-            ScanSchedule()
-            | SortSchedule()
-            | RankSchedule()
-            | ScatterSchedule()
-            | SuppressSchedule()
-            | RegionSchedule()
-            | AppendSchedule()
-            | FoundSchedule()
-            | OrderSchedule()
-        ):
-            return _bounded(OPAQUE[type(schedule)] + most_alive(view.nodes, view.outputs), schedule.threads)
+        case ScanSchedule() | SortSchedule() | RankSchedule() | ScatterSchedule() | OperatorSchedule():
+            assert view.anchor is not None
+            needed = OPERATOR[view.anchor.op] if isinstance(schedule, OperatorSchedule) else OPAQUE[type(schedule)]
+            return _bounded(needed + most_alive(view.nodes, view.outputs), schedule.threads)
     raise AssertionError(f"{schedule} is for no GPU")
 
 
@@ -217,10 +205,15 @@ CALL = 7
 """Registers for a function computed in many steps."""
 EXCHANGE = 8
 """Registers for blocks that share a row."""
-OPAQUE: Mapping[type, int] = {
-    ScanSchedule: 28, SortSchedule: 20, RankSchedule: 28, ScatterSchedule: 16, SuppressSchedule: 48, RegionSchedule: 40,
-    AppendSchedule: 16, FoundSchedule: 28, OrderSchedule: 28,
-}  # fmt: skip
+OPAQUE: Mapping[type, int] = {ScanSchedule: 28, SortSchedule: 20, RankSchedule: 28, ScatterSchedule: 16}
+OPERATOR = {
+    "suppress": 48,
+    "roi_align": 40,
+    "append": 16,
+    "tally": 28,
+    "compact": 28,
+    "order_rows": 28,
+}
 
 
 def _launch(

@@ -24,22 +24,19 @@ from .cpu.schedules import CpuSchedule
 from .group import GroupKind
 from .parts import Roles
 from .schedules import (
-    AppendSchedule,
+    OPERATORS,
     ElementwiseSchedule,
-    FoundSchedule,
     OpaqueSchedule,
     OpenElementwiseSchedule,
     OpenRowSchedule,
-    OrderSchedule,
+    OperatorSchedule,
     RankSchedule,
-    RegionSchedule,
     RowSchedule,
     ScanSchedule,
     ScatterSchedule,
     Schedule,
     SortSchedule,
     SplitRowSchedule,
-    SuppressSchedule,
     TransposeSchedule,
     WindowSchedule,
 )
@@ -52,9 +49,8 @@ MOST_VECTORS = 64
 MOST_STATIC_SHARED_BYTES = 48 * 1024
 OPAQUE = {
     "window_reduce": WindowSchedule, "cumulative": ScanSchedule, "top_k": SortSchedule | RankSchedule,
-    "scatter_elements": ScatterSchedule, "scatter_nd": ScatterSchedule, "suppress": SuppressSchedule,
-    "roi_align": RegionSchedule, "append": AppendSchedule, "tally": FoundSchedule, "compact": FoundSchedule,
-    "order_rows": OrderSchedule,
+    "scatter_elements": ScatterSchedule, "scatter_nd": ScatterSchedule,
+    **dict.fromkeys(OPERATORS, OperatorSchedule),
 }  # fmt: skip
 """The schedule class that the template of each operator takes."""
 
@@ -98,7 +94,7 @@ def _opaque(schedule: OpaqueSchedule, view: GroupView) -> Iterator[str]:
         problem = why_not_vectors(anchor, view.inputs, schedule)
         if problem is not None:
             yield problem
-    if isinstance(schedule, FoundSchedule) and anchor.attrs.get("block", 0) % schedule.threads:
+    if isinstance(schedule, OperatorSchedule) and anchor.attrs.get("block", 0) % schedule.threads:
         yield f"{schedule.threads} threads do not share a block of {anchor.attrs['block']} elements evenly"
     if isinstance(schedule, SortSchedule) and schedule.threads & (schedule.threads - 1):
         yield f"{schedule.threads} threads are no power of two, as sorting needs"

@@ -243,52 +243,20 @@ class ScatterSchedule:
     by_claims: bool
 
 
-@dataclass(frozen=True)
-class SuppressSchedule:
-    """Suppression of overlapping boxes of a class: first one thread per box, which finds its rank by score; then one
-    block per class of each image.
-    """
-
-    template: ClassVar[str] = "suppress"
-    threads: int
+OPERATORS = ("suppress", "roi_align", "append", "tally", "compact", "order_rows")
 
 
 @dataclass(frozen=True)
-class RegionSchedule:
-    """Regions of images: one thread per bin of each channel."""
+class OperatorSchedule:
+    """One of `OPERATORS`, whose only choice is the number of threads of a block."""
 
-    template: ClassVar[str] = "regions"
-    threads: int
-
-
-@dataclass(frozen=True)
-class AppendSchedule:
-    """Rows of a cache: one thread per new element."""
-
-    template: ClassVar[str] = "append"
-    threads: int
-
-
-@dataclass(frozen=True)
-class FoundSchedule:
-    """Counting or compacting the true elements of a mask: one thread block per block of elements."""
-
-    template: ClassVar[str] = "found"
-    threads: int
-
-
-@dataclass(frozen=True)
-class OrderSchedule:
-    """Rows in lexicographic order: the thread of each row counts the rows before it."""
-
-    template: ClassVar[str] = "order"
+    template: ClassVar[str] = "operator"
     threads: int
 
 
 OpaqueSchedule: TypeAlias = (
-    WindowSchedule | ScanSchedule | SortSchedule | RankSchedule | ScatterSchedule | SuppressSchedule | RegionSchedule
-    | AppendSchedule | FoundSchedule | OrderSchedule
-)  # fmt: skip
+    WindowSchedule | ScanSchedule | SortSchedule | RankSchedule | ScatterSchedule | OperatorSchedule
+)
 """Schedules of operators that have a template of their own: groups of kind OPAQUE on a GPU."""
 Schedule: TypeAlias = (
     ElementwiseSchedule | OpenElementwiseSchedule | TransposeSchedule | RowSchedule | OpenRowSchedule

@@ -12,10 +12,10 @@ from tilestitch.codegen.cuda.abi import CudaLaunch, Parameter, Thread, kernel_fu
 from tilestitch.codegen.cuda.positions import places_dtype
 from tilestitch.compiler.ir.graph import Node
 from tilestitch.compiler.ir.sizes import ceil_div, largest
-from tilestitch.passes.plan.schedules import AppendSchedule
+from tilestitch.passes.plan.schedules import OperatorSchedule
 
 
-def lower_append(node: Node, schedule: AppendSchedule) -> CudaLaunch:
+def lower_append(node: Node, schedule: OperatorSchedule) -> CudaLaunch:
     """Return the launch. A thread copies an element as it is stored; all else in the result's memory is untouched."""
     x, out, attrs, threads = node.inputs[0], node.output, node.attrs, schedule.threads
     axis, count = attrs["axis"], x.tensor_type.num_elements

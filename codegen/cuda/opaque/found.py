@@ -18,12 +18,12 @@ from tilestitch.codegen.cuda.abi import CudaLaunch, Parameter, Thread, barrier, 
 from tilestitch.codegen.cuda.positions import places_dtype
 from tilestitch.compiler.ir.graph import Node
 from tilestitch.compiler.ir.sizes import ceil_div
-from tilestitch.passes.plan.schedules import FoundSchedule
+from tilestitch.passes.plan.schedules import OperatorSchedule
 
 Body = Callable[[list[Any], Expr, Expr], None]
 
 
-def lower_tally(node: Node, schedule: FoundSchedule) -> CudaLaunch:
+def lower_tally(node: Node, schedule: OperatorSchedule) -> CudaLaunch:
     """Return the launch of a tally, in which the last thread of a block stores its count."""
 
     def body(buffers: list[Any], block: Expr, lane: Expr) -> None:
@@ -36,7 +36,7 @@ def lower_tally(node: Node, schedule: FoundSchedule) -> CudaLaunch:
     return _launch(node, schedule, body)
 
 
-def lower_compact(node: Node, schedule: FoundSchedule) -> CudaLaunch:
+def lower_compact(node: Node, schedule: OperatorSchedule) -> CudaLaunch:
     """Return the launch of a compact, in which a thread stores the positions of its true elements."""
     shape, count = node.inputs[0].shape, node.attrs["count"]
 
@@ -67,7 +67,7 @@ def lower_compact(node: Node, schedule: FoundSchedule) -> CudaLaunch:
 class _Share:
     """The neighbouring elements of a thread."""
 
-    def __init__(self, node: Node, schedule: FoundSchedule, mask: Any, block: Expr, lane: Expr) -> None:
+    def __init__(self, node: Node, schedule: OperatorSchedule, mask: Any, block: Expr, lane: Expr) -> None:
         self.mask, self.lane, self.threads = mask, lane, schedule.threads
         self.length = node.attrs["block"] // schedule.threads
         self.count = integer(node.inputs[0].tensor_type.num_elements, places_dtype())
@@ -97,7 +97,7 @@ class _Share:
         return T.bind(totals[self.lane])
 
 
-def _launch(node: Node, schedule: FoundSchedule, body: Body) -> CudaLaunch:
+def _launch(node: Node, schedule: OperatorSchedule, body: Body) -> CudaLaunch:
     parameters = [Parameter.of(v.name, v.tensor_type) for v in (*node.inputs, *node.outputs)]
     blocks = ceil_div(node.inputs[0].tensor_type.num_elements, node.attrs["block"])
     grid, block = (blocks, 1, 1), (schedule.threads, 1, 1)

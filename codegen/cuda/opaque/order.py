@@ -15,10 +15,10 @@ from tilestitch.codegen.cuda.abi import CudaLaunch, Parameter, Thread, kernel_fu
 from tilestitch.codegen.cuda.positions import places_dtype
 from tilestitch.compiler.ir.graph import Node
 from tilestitch.compiler.ir.sizes import ceil_div
-from tilestitch.passes.plan.schedules import OrderSchedule
+from tilestitch.passes.plan.schedules import OperatorSchedule
 
 
-def lower_order_rows(node: Node, schedule: OrderSchedule) -> CudaLaunch:
+def lower_order_rows(node: Node, schedule: OperatorSchedule) -> CudaLaunch:
     """Return the launch, which needs no further memory and no exchange between threads."""
     x, threads = node.inputs[0], schedule.threads
     parameters = [Parameter.of(v.name, v.tensor_type) for v in (*node.inputs, *node.outputs)]

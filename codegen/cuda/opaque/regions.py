@@ -19,10 +19,10 @@ from tilestitch.codegen.cuda.abi import CudaLaunch, Parameter, StatusArg, Thread
 from tilestitch.codegen.cuda.positions import places_dtype
 from tilestitch.compiler.ir.graph import Node
 from tilestitch.compiler.ir.sizes import ceil_div
-from tilestitch.passes.plan.schedules import RegionSchedule
+from tilestitch.passes.plan.schedules import OperatorSchedule
 
 
-def lower_roi_align(node: Node, schedule: RegionSchedule) -> CudaLaunch:
+def lower_roi_align(node: Node, schedule: OperatorSchedule) -> CudaLaunch:
     """Return the launch. An image index out of range is a fault, and the first image is read."""
     threads, count = schedule.threads, node.output.tensor_type.num_elements
     parameters = [Parameter.of(v.name, v.tensor_type) for v in (*node.inputs, *node.outputs)]

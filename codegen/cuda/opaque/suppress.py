@@ -19,12 +19,12 @@ from tilestitch.codegen.cuda.abi import CudaLaunch, Parameter, Thread, barrier, 
 from tilestitch.codegen.cuda.positions import places_dtype
 from tilestitch.compiler.ir.graph import Node, Value
 from tilestitch.compiler.ir.sizes import bounds_of, ceil_div
-from tilestitch.passes.plan.schedules import SuppressSchedule
+from tilestitch.passes.plan.schedules import OperatorSchedule
 
 PLACES = "int64"
 
 
-def lower_suppress(node: Node, schedule: SuppressSchedule) -> tuple[CudaLaunch, ...]:
+def lower_suppress(node: Node, schedule: OperatorSchedule) -> tuple[CudaLaunch, ...]:
     """Return the launches: enough blocks per line for a thread per box, if there are boxes; then one block per line."""
     boxes, scores, most, overlap, least = node.inputs
     places, counts = node.outputs

@@ -8,6 +8,7 @@ from math import prod
 
 import numpy as np
 
+from tilestitch.compiler.frontend.converters.found_slices import taken_elements
 from tilestitch.compiler.ir import TensorType, Value
 from tilestitch.compiler.ir.claims import may_be_equal, may_be_natural
 from tilestitch.compiler.ir.sizes import Size, as_size, bounds_of, is_open
@@ -21,7 +22,6 @@ from ..symbols import may_be_dropped, quotient_of
 from .common import axes_of
 from .computed_pads import must_be_computed, pad_as_computed
 from .found_slices import found_slice
-from .slice_sizes import taken_elements
 
 
 def convert_reshape(ctx: Context) -> Value:

@@ -9,15 +9,12 @@ from tilestitch.compiler.ir import Node, Value
 from tilestitch.compiler.ir.types import HALVES, storage_bytes
 from tilestitch.passes.plan.access.windows import window_extents, window_schedules
 from tilestitch.passes.plan.schedules import (
-    AppendSchedule,
-    FoundSchedule,
-    OrderSchedule,
-    RegionSchedule,
+    OPERATORS,
+    OperatorSchedule,
     ScanSchedule,
     ScatterSchedule,
     Schedule,
     SortSchedule,
-    SuppressSchedule,
     WindowSchedule,
 )
 
@@ -43,16 +40,8 @@ def choose_opaque(anchor: Node, inputs: Sequence[Value], sm_count: int) -> Sched
         return _scan(anchor)
     if anchor.op == "top_k":
         return _sort(anchor)
-    if anchor.op == "suppress":
-        return SuppressSchedule(THREADS)
-    if anchor.op == "roi_align":
-        return RegionSchedule(THREADS)
-    if anchor.op == "append":
-        return AppendSchedule(THREADS)
-    if anchor.op == "order_rows":
-        return OrderSchedule(THREADS)
-    if anchor.op in ("tally", "compact"):
-        return FoundSchedule(THREADS)
+    if anchor.op in OPERATORS:
+        return OperatorSchedule(THREADS)
     return _scatter(anchor) if anchor.op in ("scatter_elements", "scatter_nd") else None
 
 

@@ -17,22 +17,19 @@ from tilestitch.passes.plan.cpu.schedules import CpuSchedule
 from tilestitch.passes.plan.gemm.tiles import MmaTile, OpenGemvTile, SimtTile, Tile, WgmmaTile
 from tilestitch.passes.plan.launches.launch import ONE
 from tilestitch.passes.plan.schedules import (
-    AppendSchedule,
+    OPERATORS,
     AttentionSchedule,
     ElementwiseSchedule,
-    FoundSchedule,
     GemmSchedule,
     OpenElementwiseSchedule,
     OpenRowSchedule,
-    OrderSchedule,
+    OperatorSchedule,
     RankSchedule,
-    RegionSchedule,
     RowSchedule,
     ScanSchedule,
     ScatterSchedule,
     Schedule,
     SortSchedule,
-    SuppressSchedule,
     WindowSchedule,
 )
 from tilestitch.passes.plugins.testing import plan_of
@@ -44,8 +41,7 @@ KINDS = {
 }  # fmt: skip
 """Of launches."""
 OPEN = {
-    OpenElementwiseSchedule, OpenRowSchedule, RankSchedule, RegionSchedule, SuppressSchedule, AppendSchedule,
-    FoundSchedule, OrderSchedule, OpenGemvTile,
+    OpenElementwiseSchedule, OpenRowSchedule, RankSchedule, OperatorSchedule, OpenGemvTile,
 }  # fmt: skip
 """What only kernels over open dimensions have; the queue has cases of their own for these."""
 
@@ -96,6 +92,7 @@ def test_kernels_over_open_dimensions_are_in_the_queue() -> None:
     tiles = {type(g.schedule.tile) for g in groups if isinstance(g.schedule, GemmSchedule)}
     assert {type(g.schedule) for g in groups} | tiles >= {*OPEN, ScanSchedule, ScatterSchedule, WindowSchedule}
     assert tiles == {SimtTile, MmaTile, OpenGemvTile}
+    assert {launch.kind for plan in plans for each in plan.walk() for launch in each.launches or ()} >= {*OPERATORS}
 
 
 FORMS: dict[str, Any] = {

@@ -17,16 +17,12 @@ from tilestitch.passes.plan.launches.cuda.elementwise import elementwise, transp
 from tilestitch.passes.plan.launches.cuda.emitted import Emitted, classified, results_of
 from tilestitch.passes.plan.launches.cuda.gemm import Rows, contraction
 from tilestitch.passes.plan.launches.cuda.opaque import (
-    append,
     checks,
-    found,
-    order,
+    operator,
     ranks,
-    regions,
     scan,
     scatter,
     sort,
-    suppress,
     window,
 )
 from tilestitch.passes.plan.launches.cuda.rows import rowwise, split_rows
@@ -37,25 +33,21 @@ from tilestitch.passes.plan.launches.launch import Launch, if_any_result
 from tilestitch.passes.plan.own_kernels import Dim3
 from tilestitch.passes.plan.roles import legal_roles
 from tilestitch.passes.plan.schedules import (
-    AppendSchedule,
     AttentionSchedule,
     BandSchedule,
     BlockSchedule,
     DirectSchedule,
     ElementwiseSchedule,
-    FoundSchedule,
     GemmSchedule,
     LaunchesSchedule,
     OpaqueSchedule,
-    OrderSchedule,
+    OperatorSchedule,
     RankSchedule,
-    RegionSchedule,
     RowSchedule,
     ScanSchedule,
     ScatterSchedule,
     SortSchedule,
     SplitRowSchedule,
-    SuppressSchedule,
     TicketSchedule,
     TransposeSchedule,
     WindowSchedule,
@@ -217,13 +209,5 @@ def _opaque(view: GroupView, anchor: Node, schedule: OpaqueSchedule) -> tuple[Em
             return (ranks(anchor, schedule),)
         case ScatterSchedule():
             return scatter(anchor, schedule)
-        case SuppressSchedule():
-            return suppress(anchor, schedule)
-        case RegionSchedule():
-            return (regions(anchor, schedule),)
-        case AppendSchedule():
-            return (append(anchor, schedule),)
-        case FoundSchedule():
-            return (found(anchor, schedule),)
-        case OrderSchedule():
-            return (order(anchor, schedule),)
+        case OperatorSchedule():
+            return operator(anchor, schedule)

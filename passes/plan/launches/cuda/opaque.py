@@ -13,15 +13,11 @@ from tilestitch.passes.plan.index_checks import checked_together, read_for
 from tilestitch.passes.plan.launches.cuda.emitted import Emitted, accumulator_bytes, shared_array
 from tilestitch.passes.plan.own_kernels import Temporary
 from tilestitch.passes.plan.schedules import (
-    AppendSchedule,
-    FoundSchedule,
-    OrderSchedule,
+    OperatorSchedule,
     RankSchedule,
-    RegionSchedule,
     ScanSchedule,
     ScatterSchedule,
     SortSchedule,
-    SuppressSchedule,
     WindowSchedule,
 )
 from tilestitch.passes.plan.view import GroupView
@@ -77,7 +73,7 @@ def ranks(node: Node, schedule: RankSchedule) -> Emitted:
     return replace(launch, static_shared_bytes=shared_array(threads, accumulator_bytes(x.dtype)))
 
 
-def suppress(node: Node, schedule: SuppressSchedule) -> tuple[Emitted, ...]:
+def suppress(node: Node, schedule: OperatorSchedule) -> tuple[Emitted, ...]:
     """Return a launch that sorts the boxes, if there are any, and one that walks through them."""
     boxes, scores, most, overlap, least = node.inputs
     places, counts = node.outputs
@@ -90,26 +86,17 @@ def suppress(node: Node, schedule: SuppressSchedule) -> tuple[Emitted, ...]:
     return (replace(order, static_shared_bytes=alive), walked) if bounds_of(blocks)[1] else (walked,)
 
 
-def regions(node: Node, schedule: RegionSchedule) -> Emitted:
-    blocks = ceil_div(node.output.tensor_type.num_elements, schedule.threads)
-    return Emitted.of("roi_align", blocks, schedule.threads, (*node.inputs, *node.outputs))
-
-
-def append(node: Node, schedule: AppendSchedule) -> Emitted:
-    blocks = ceil_div(node.inputs[0].tensor_type.num_elements, schedule.threads)
-    return Emitted.of("append", largest(1, blocks), schedule.threads, (*node.inputs, *node.outputs))
-
-
-def found(node: Node, schedule: FoundSchedule) -> Emitted:
-    """Return the launch; each thread has a counter in shared memory."""
-    blocks = ceil_div(node.inputs[0].tensor_type.num_elements, node.attrs["block"])
-    launch = Emitted.of(node.op, blocks, schedule.threads, (*node.inputs, *node.outputs))
-    return replace(launch, static_shared_bytes=shared_array(schedule.threads, 4))
-
-
-def order(node: Node, schedule: OrderSchedule) -> Emitted:
-    blocks = ceil_div(node.inputs[0].shape[0], schedule.threads)
-    return Emitted.of("order_rows", blocks, schedule.threads, (*node.inputs, *node.outputs))
+def operator(node: Node, schedule: OperatorSchedule) -> tuple[Emitted, ...]:
+    """Return the launches of an operator that has one template."""
+    if node.op == "suppress":
+        return suppress(node, schedule)
+    counts = node.op in ("tally", "compact")
+    share = node.attrs["block"] if counts else schedule.threads
+    over = node.output.tensor_type if node.op == "roi_align" else node.inputs[0].tensor_type
+    blocks = ceil_div(over.shape[0] if node.op == "order_rows" else over.num_elements, share)
+    least = largest(1, blocks) if node.op == "append" else blocks
+    launch = Emitted.of(node.op, least, schedule.threads, (*node.inputs, *node.outputs))
+    return (replace(launch, static_shared_bytes=shared_array(schedule.threads, 4)) if counts else launch,)
 
 
 def scatter(node: Node, schedule: ScatterSchedule) -> tuple[Emitted, ...]:
