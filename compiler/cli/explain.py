@@ -126,7 +126,9 @@ def at_sizes(path: Path, explained: Mapping[str, Any], sizes: Mapping[str, int])
 def _launch_at(launch: Mapping[str, Any], sizes: Mapping[str, int]) -> dict[str, Any]:
     from tilestitch.runtime.sizes import value_of
 
-    return {**launch, **{key: value_of(launch[key], sizes) for key in ("tasks", "scratch_bytes") if key in launch}}
+    numbers = {key: value_of(launch[key], sizes) for key in ("tasks", "scratch_bytes") if key in launch}
+    grid = {"grid": [value_of(blocks, sizes) for blocks in launch["grid"]]} if "grid" in launch else {}
+    return {**launch, **numbers, **grid}
 
 
 def _asked(explained: Mapping[str, Any], options: argparse.Namespace) -> dict[str, Any]:

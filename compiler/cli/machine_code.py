@@ -32,20 +32,23 @@ def machine_code(path: Path, explained: Mapping[str, Any]) -> dict[str, Any]:
     except DisassemblerError as error:
         return {"machine_code": [], "machine_code_unread": str(error)}
     launches = {one["symbol"]: (kernel, one) for kernel in explained["kernels"] for one in all_launches(kernel)}
-    return {"machine_code": [_row(code, *launches[code.symbol]) for code in codes if code.symbol in launches]}
+    is_open = bool(explained.get("sizes", {}).get("symbols"))
+    return {"machine_code": [_row(code, *launches[code.symbol], is_open) for code in codes if code.symbol in launches]}
 
 
-def _row(code: MachineCode, kernel: Mapping[str, Any], launch: Mapping[str, Any]) -> dict[str, Any]:
+def _row(code: MachineCode, kernel: Mapping[str, Any], launch: Mapping[str, Any], is_open: bool) -> dict[str, Any]:
     from tilestitch.codegen.cuda.machine_code.lint import Widths, lint, widths
     from tilestitch.codegen.cuda.machine_code.mix import mix_of
 
     widest, mix = widths(code), mix_of(code)
-    moved = kernel["bytes_read"] + kernel["bytes_written"] if len(kernel["launches"]) == 1 else 0
+    counted = len(kernel["launches"]) == 1 and not is_open
+    moved = kernel["bytes_read"] + kernel["bytes_written"] if counted else 0
+    threads = prod(launch["grid"]) * prod(launch["block"]) if counted else 0
     return {
         "symbol": code.symbol, "architecture": code.architecture, "instructions": mix.instructions,
         "in_main_loop": mix.in_loop, "groups": dict(mix.groups),
         "widest_load_bytes": widest.load_bytes, "widest_store_bytes": widest.store_bytes,
-        "instructions_per_byte": mix.per_byte(prod(launch["grid"]) * prod(launch["block"]), moved),
+        "instructions_per_byte": mix.per_byte(threads, moved),
         "findings": [str(finding) for finding in lint(code, Widths(**launch["widest_access"]))],
     }  # fmt: skip
 

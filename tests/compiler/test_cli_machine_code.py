@@ -18,7 +18,11 @@ from tilestitch.compiler.cli import errors, main
 
 @pytest.fixture
 def artifact(tmp_path: Path) -> Path:
-    value = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1024]) for name in "xy"]
+    return compiled(tmp_path, [1024])
+
+
+def compiled(tmp_path: Path, shape: list[int | str]) -> Path:
+    value = [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name in "xy"]
     graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "relu", value[:1], value[1:])
     model, path = tmp_path / "relu.onnx", tmp_path / "relu.tsm"
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10), model)
@@ -38,6 +42,18 @@ def test_instructions_and_widths_of_each_architecture(artifact: Path, capsys: py
         assert row["instructions_per_byte"] == pytest.approx(row["instructions"] * 256 / 8192, rel=1e-3)
     assert main.main(["explain", str(artifact), "--launches"]) == errors.OK
     assert rows[0]["symbol"] in capsys.readouterr().out.partition("per byte")[2]
+
+
+def test_of_open_sizes_bytes_are_not_counted_and_grids_are_expressions(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = compiled(tmp_path, ["rows", "columns"])
+    for sizes, grid in ([], "(columns * rows + 255) // 256"), (["--dim", "rows=3,columns=1024"], 12):
+        capsys.readouterr()
+        assert main.main(["explain", str(path), "--launches", "--json", *sizes]) == errors.OK
+        told = json.loads(capsys.readouterr().out)
+        assert {row["instructions_per_byte"] for row in told["machine_code"]} == {None}
+        assert told["kernels"][0]["launches"][0]["grid"] == [grid, 1, 1]
 
 
 def test_without_a_disassembler_the_rest_is_said(

@@ -92,8 +92,8 @@ def operator(node: Node, schedule: OperatorSchedule) -> tuple[Emitted, ...]:
         return suppress(node, schedule)
     counts = node.op in ("tally", "compact")
     share = node.attrs["block"] if counts else schedule.threads
-    over = node.output.tensor_type if node.op == "roi_align" else node.inputs[0].tensor_type
-    blocks = ceil_div(over.shape[0] if node.op == "order_rows" else over.num_elements, share)
+    over = node.output if node.op == "roi_align" else node.inputs[0]
+    blocks = ceil_div(over.shape[0] if node.op == "order_rows" else over.tensor_type.num_elements, share)
     least = largest(1, blocks) if node.op == "append" else blocks
     launch = Emitted.of(node.op, least, schedule.threads, (*node.inputs, *node.outputs))
     return (replace(launch, static_shared_bytes=shared_array(schedule.threads, 4)) if counts else launch,)
