@@ -414,6 +414,12 @@ def symbols_in_force() -> Symbols | None:
     return _IN_FORCE.get()
 
 
+def is_found(size: Size) -> bool:
+    """Return whether a size depends on one that only a run can tell."""
+    symbols = _IN_FORCE.get()
+    return symbols is not None and any(symbol.name not in symbols.asked for symbol in symbols_of([size]))
+
+
 def may_be_dropped(size: Size) -> bool:
     """Return whether a dimension is 1, so that a Squeeze without axes drops it. Where that is undecided, it is claimed
     that it is not: sizes of inputs that are 1 are compiled on their own then.
@@ -422,7 +428,7 @@ def may_be_dropped(size: Size) -> bool:
     """
     symbols, (low, high) = _IN_FORCE.get(), bounds_of(size)
     if symbols is not None and low <= 1 <= high and low < high and symbols.ranks == "any":
-        if any(symbol.name not in symbols.asked for symbol in symbols_of([size])):
+        if is_found(size):
             symbols.unranked = True
             raise NotStatic(f"size {size} is known only at run time, and a dimension of 1 is dropped")
     return not may_differ(size, 1)

@@ -59,6 +59,21 @@ def test_heads_of_rows_are_computed_with() -> None:
             both.expect_equal(x=x, b=[last])
 
 
+@pytest.mark.parametrize("bounds", ["found, last", "zero, found", "found, next"])
+def test_slices_at_sizes_that_are_found_end_with_a_known_dimension(bounds: str) -> None:
+    """One that begins after it is empty; the found size was taken to lie in the dimension."""
+    model = parser.parse_model(f"""{HEAD}(float[n] x, bool[n] p, float[4, 3] w) => (float[k, 3] y)
+        <int64[1] zero = {{0}}, int64[1] two = {{2}}, int64[1] last = {{{INT64.max}}}> {{
+        c = Compress<axis = 0>(x, p)  found = Shape(c)  next = Add(found, two)
+        s = Slice(w, {bounds}, zero)  y = Mul(s, s) }}""")
+    module = load(compile_model(model).to_bytes())
+    session = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    x, w = np.arange(7, dtype=np.float32), np.arange(12, dtype=np.float32).reshape(4, 3)
+    for found in range(8):
+        feeds = {"x": x, "p": np.arange(7) < found, "w": w}
+        np.testing.assert_array_equal(module.run(feeds)["y"], session.run(None, feeds)[0])
+
+
 def test_two_axes_are_sliced() -> None:
     both = Both("(float[n, m] x, int64[2] a, int64[2] b) => (float[j, k] y) { y = Slice(x, a, b) }")
     x = np.arange(30, dtype=np.float32).reshape(5, 6)

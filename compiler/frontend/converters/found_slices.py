@@ -17,7 +17,7 @@ from ..builder import Builder, dtype_of, normalize_axis
 from ..context import Context
 from ..errors import NotStatic
 from ..found_sizes import Element, Entry, element, entries_of, required
-from ..symbols import found_size, sizes_are_symbols, taken_sizes
+from ..symbols import found_size, is_found, sizes_are_symbols, taken_sizes
 from .host_types import Dim, constant_ints
 
 LONGEST = 10**9
@@ -41,14 +41,16 @@ def taken_elements(size: Size, start: Size, end: Size, step: Size) -> tuple[Size
 
 
 def _place(at: Size, size: Size, first: Size, last: Size) -> Size:
-    """Return the clamped bound of a slice. An open bound is claimed to lie in a dimension of known size."""
+    """Return the clamped bound of a slice. An open bound that inputs tell is claimed to lie in a dimension of
+    known size.
+    """
     low, high = bounds_of(at)
     if not is_open(at) and at >= LONGEST and may_be_natural(at - last):
         return last
     may_be_either = low < 0 <= high
     at = at + size if high < 0 else at
     least = 0 if may_be_either else first
-    whole = size == 1 and low >= 0  # no table, of which a slice shows the first places
+    whole = is_found(at) or (size == 1 and low >= 0)  # no table, of which a slice shows the first places
     if is_open(at) and not is_open(size) and not whole and may_be_natural(last - at) and may_be_natural(at - least):
         return at
     counted = at + size * smallest(1, largest(0, -at)) if may_be_either else at
