@@ -300,6 +300,7 @@ def gather_nd(inputs: Sequence[Type], attrs: Attrs) -> list[Type]:
         "the last dimension of indices must index x",
     )
     assert isinstance(depth, int)
+    _require(all(map(dims_compatible, x.shape[:batch], indices.shape[:batch])), f"{batch} first dimensions differ")
     return [x.with_shape((*indices.shape[:-1], *x.shape[batch + depth :]))]
 
 
@@ -422,7 +423,9 @@ def conv_transpose(inputs: Sequence[Type], attrs: Attrs) -> list[Type]:
             sizes.append(UNKNOWN)
             continue
         full = (size - 1) * attrs["strides"][i] + (k - 1) * attrs["dilations"][i] + 1
-        sizes.append(full - attrs["before"][i] - attrs["after"][i] + attrs["output_padding"][i])
+        left = full - attrs["before"][i] - attrs["after"][i] + attrs["output_padding"][i]
+        _require(may_be_natural(left), f"{left} elements are left of axis {i}")
+        sizes.append(left)
     out: Dim = UNKNOWN if isinstance(per_group, str) else per_group * groups
     return [TensorType(attrs.get("out_dtype") or x.dtype, _join_layout(batch, out, tuple(sizes), layout))]
 

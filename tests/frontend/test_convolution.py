@@ -6,6 +6,9 @@ import numpy as np
 import pytest
 
 from tests.frontend.checks import assert_close, check_node, floats, ints, node_model, run
+from tilestitch.compiler import compile_model
+from tilestitch.runtime import load
+from tilestitch.runtime.errors import InputError
 
 OPSET = 21
 
@@ -39,6 +42,18 @@ def test_conv_transpose(x: tuple[int, ...], w: tuple[int, ...], attrs: dict[str,
     groups = int(attrs.get("group", 1))  # type: ignore[call-overload]
     operands = [floats(*x), floats(*w, seed=1), floats(w[1] * groups, seed=2)]
     check_node("ConvTranspose", operands, attrs, opset=OPSET, against="onnxruntime", constants={1, 2})
+
+
+def test_a_transposed_convolution_that_crops_all_rows_is_empty() -> None:
+    """Of fewer rows than it crops, it was compiled to an artifact that could not be loaded."""
+    operands = [floats(1, 2, 2, 5), floats(2, 4, 1, 1, seed=1)]
+    proto = node_model("ConvTranspose", operands, {"pads": [2, 1, 0, 2]})
+    proto.graph.input[0].type.tensor_type.shape.dim[2].dim_param = "rows"
+    with load(compile_model(proto).to_bytes()) as module:
+        for rows in (2, 3, 9):
+            assert module.run({"x0": floats(1, 2, rows, 5), "x1": operands[1]})["y0"].shape == (1, 4, rows - 2, 2)
+        with pytest.raises(InputError, match="rows"):
+            module.run({"x0": floats(1, 2, 1, 5), "x1": operands[1]})
 
 
 @pytest.mark.parametrize("zero_points", [(0, 0), (3, 0), (3, 2)])

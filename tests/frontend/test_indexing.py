@@ -112,6 +112,19 @@ def test_operands_that_would_be_read_past_their_end_are_refused(op: str) -> None
         module.run({f"x{i}": operand for i, operand in enumerate(operands)})
 
 
+def test_gather_nd_has_as_many_lists_of_indices_as_the_data_has_batches() -> None:
+    """It read past the end of the data, or took no indices for some of them."""
+    operands = [floats(2, 5), np.zeros((7, 3, 1), np.int64)]
+    proto = node_model("GatherND", operands, {"batch_dims": 1})
+    with pytest.raises(InvalidNodeError, match="1 first dimensions differ"):
+        import_model(proto)
+    proto.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "n"
+    with load(compile_model(proto).to_bytes()) as module:
+        assert module.run({"x0": floats(7, 5), "x1": operands[1]})["y0"].shape == (7, 3)
+        with pytest.raises(InputError, match="expected"):
+            module.run({f"x{i}": operand for i, operand in enumerate(operands)})
+
+
 def test_updates_of_sizes_that_are_named_apart() -> None:
     """One specialisation is for no indices, whatever the size of the updates is called."""
     head = '<ir_version: 10, opset_import: ["" : 18]> g '
