@@ -102,11 +102,12 @@ class Job:
 
     def _convert(self) -> Convert:
         """Return the conversion of the model, which is read and checked once, for a set of shapes and a region."""
-        from tilestitch.compiler.frontend import checked_model, convert_checked
+        from tilestitch.compiler.frontend import Choosing, checked_model, convert_checked
 
         # Kernels of a given plan can expose only what they store.
         names = () if self.plans else self.expose
-        checked = checked_model(self.source.model, self.source.folder, chooses=not self.context.target.is_gpu)
+        choosing = Choosing((32, 64), 1 / 6) if self.context.target.is_gpu else Choosing((8,), 2)
+        checked = checked_model(self.source.model, self.source.folder, choosing=choosing)
 
         def convert(shapes: ShapeSet, region: Region | None, whole: bool = False) -> ImportedModel:
             return convert_checked(checked, shapes, ranges=region, expose=names, whole=whole)

@@ -30,7 +30,7 @@ from .errors import ConversionError, DeclarationWarning, ModelError, SizesClashE
 from .expansion import check_expanded_size
 from .onnx_types import from_type_proto
 from .ordering import in_order
-from .scope import FunctionKey, Module, Scope, canonical_domain
+from .scope import Choosing, FunctionKey, Module, Scope, canonical_domain
 from .symbols import Range, Ranks, Symbols, names_in
 from .walks import all_tensors, names_read, node_tensors, subgraphs
 
@@ -106,11 +106,9 @@ class CheckedModel:
 
 
 def checked_model(
-    model: str | os.PathLike[str] | ModelProto, folder: Path | None = None, *, chooses: bool = False
+    model: str | os.PathLike[str] | ModelProto, folder: Path | None = None, *, choosing: Choosing | None = None
 ) -> CheckedModel:
-    """Read and check a model; arguments and errors as for `import_model`. `chooses`: the target's kernels multiply by
-    constant matrices that indices choose, in place.
-    """
+    """Read and check a model; arguments and errors as for `import_model`. `choosing`: as of `Module`."""
     proto, path = (model, None) if isinstance(model, ModelProto) else (load_model(Path(model)), Path(model))
     _check_complete(proto, "the ModelProto given")
     _check_text(proto.graph.node)
@@ -124,7 +122,7 @@ def checked_model(
     check_model(proto, path if proto is given else None)
     _check_output_names(proto)
     opsets = {canonical_domain(o.domain): o.version for o in proto.opset_import}
-    module = Module(convert_node, functions, path.parent if path else folder, names_read(proto), chooses=chooses)
+    module = Module(convert_node, functions, path.parent if path else folder, names_read(proto), choosing=choosing)
     return CheckedModel(proto, module, opsets)
 
 

@@ -31,6 +31,16 @@ def canonical_domain(domain: str) -> str:
     return "" if domain == "ai.onnx" else domain
 
 
+@dataclass(frozen=True)
+class Choosing:
+    """How the target's kernels multiply by those of constant matrices that indices choose: `rows` at a time, or more
+    where there are many; floats, which GPUs copy first, for at most so many indices per matrix.
+    """
+
+    rows: Sequence[int]
+    most_floats: float
+
+
 @dataclass
 class Module:
     """State shared by all scopes of one import. `convert_node` converts one node in a scope and binds its outputs
@@ -50,8 +60,8 @@ class Module:
     counters: dict[str, int] = field(default_factory=dict)
     named: set[Value] = field(default_factory=set)
     """Values that have a name of the ONNX model."""
-    chooses: bool = False
-    """Whether kernels of the target multiply by those of constant matrices that indices choose, in place."""
+    choosing: Choosing | None = None
+    """None: there are no such kernels."""
     made: dict[Hashable, tuple[tuple[object, ...], Any]] = field(default_factory=dict)
     """Results of `once`, with their operands, which are kept alive so that identities are not reused."""
 

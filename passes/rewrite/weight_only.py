@@ -64,8 +64,6 @@ def _kept(graph: Graph, node: Node, context: PassContext) -> Value | str | None:
     form, weights = blocks
     if not _is_finite(form, weights):
         return "some of its weights, or of its scales, are NaN or infinite"
-    if chosen and context.target.is_gpu:
-        return "kernels for GPUs do not choose matrices by index"
     problem = why_not_codes(form, left.dtype) if context.target.is_gpu else _why_not_on_cpu(form, context)
     if problem is not None:
         return problem

@@ -113,7 +113,7 @@ def contraction_relation(view: GroupView, grid: Grid, spans: Spans) -> Relation:
 
 
 def _matmul(view: GroupView, group: AnchoredGroup, grid: Grid, spans: Spans) -> Relation:
-    left, right = group.anchor.inputs
+    left, right, *chosen = group.anchor.inputs
     trans_a, trans_b = bool(group.anchor.attrs.get("trans_a")), bool(group.anchor.attrs.get("trans_b"))
     *lead, m, n = group.result.shape
     shared, width = shares_right(group.anchor), group.roles.gate_width or n
@@ -136,6 +136,8 @@ def _matmul(view: GroupView, group: AnchoredGroup, grid: Grid, spans: Spans) -> 
         return (*own, *((second, first) if transposed else (first, second)))
 
     relation.follow(left, at(left, trans_a, row, k), view.inputs)
+    for indices in chosen:
+        relation.follow(indices, (outer[0],), view.inputs)
     if group.blocks is not None:
         return _with_epilogue(relation, group, (*outer, row, column))  # weights are constants
     gates = n // width

@@ -24,10 +24,11 @@ ACTIVATION = {"activation_type": "swiglu", "swiglu_fusion": 1, "activation_alpha
 
 
 def experts(
-    sizes: tuple[Any, ...], count: int = 6, best: int = 2, bits: int = 4, block: int = 32, zeros: bool = False
-) -> ModelProto:
-    """A router and QMoE over x[*sizes, HIDDEN]; `block` 0 for one scale a column."""
-    rng, stored = np.random.default_rng(0), [("router", 2 * floats(HIDDEN, count, seed=1))]
+    sizes: tuple[Any, ...], count: int = 6, best: int = 2, bits: int = 4, block: int = 32, zeros: bool = False,
+    hidden: int = HIDDEN, inner: int = INNER, **attributes: Any,
+) -> ModelProto:  # fmt: skip
+    """A router and QMoE over x[*sizes, hidden]; `block` 0 for one scale a column."""
+    rng, stored = np.random.default_rng(0), [("router", 2 * floats(hidden, count, seed=1))]
 
     def layer(name: str, width: int, depth: int) -> None:
         shape = (count, width, -(-depth // block)) if block else (count, width)
@@ -37,11 +38,11 @@ def experts(
         points = rng.integers(0, 256, (*shape[:-1], -(-shape[-1] * bits // 8))).astype(np.uint8)
         stored.extend([(f"{name}_zeros", points)] if zeros else [])
 
-    layer("first", 2 * INNER, HIDDEN)
-    layer("second", HIDDEN, INNER)
+    layer("first", 2 * inner, hidden)
+    layer("second", hidden, inner)
     operands = ["x", "probs", "first", "first_scales", "first_bias", "second", "second_scales", "second_bias"]
     operands += ["", "", "", *(["first_zeros", "second_zeros"] if zeros else [])]
-    attrs = {"k": best, "expert_weight_bits": bits, "normalize_routing_weights": 1, **ACTIVATION}
+    attrs = {"k": best, "expert_weight_bits": bits, "normalize_routing_weights": 1, **ACTIVATION, **attributes}
     if block:
         attrs["block_size"] = block
     flat = numpy_helper.from_array(np.array([-1, count]), "flat")
@@ -51,8 +52,8 @@ def experts(
         helper.make_node("QMoE", operands, ["y"], domain="com.microsoft", **attrs),
     ]  # fmt: skip
     graph = helper.make_graph(
-        nodes, "experts", [helper.make_tensor_value_info("x", TensorProto.FLOAT, [*sizes, HIDDEN])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [*sizes, HIDDEN])],
+        nodes, "experts", [helper.make_tensor_value_info("x", TensorProto.FLOAT, [*sizes, hidden])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [*sizes, hidden])],
         [*(numpy_helper.from_array(array, name) for name, array in stored), flat],
     )  # fmt: skip
     domains = [helper.make_opsetid("", 21), helper.make_opsetid("com.microsoft", 1)]

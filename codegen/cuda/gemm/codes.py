@@ -13,7 +13,11 @@ from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
 from tilestitch.codegen.compute.dtypes import Expr, from_storage, storage_dtype
+from tilestitch.codegen.compute.movement import clamp
+from tilestitch.codegen.compute.scattering import wrapped
 from tilestitch.codegen.cuda.pieces import named, registers, unrolled, when, zero
+from tilestitch.codegen.cuda.surroundings import Surroundings
+from tilestitch.compiler.ir.graph import Value
 from tilestitch.passes.plan.gemm.codes import LUMP_BYTES, Codes
 
 WIDE_FROM = 1 << 31
@@ -23,10 +27,24 @@ MANTISSA = 0x4B000000
 
 
 class Weights:
-    """Packed weights in a kernel's memory; columns, codes (k), lumps and blocks are numbered as in `Codes`."""
+    """Packed weights of a batch element in a kernel's memory; columns, codes (k), lumps and blocks are numbered as in
+    `Codes`.
+    """
 
-    def __init__(self, buffer: Any, codes: Codes) -> None:
-        self.buffer, self.codes, self.form = buffer, codes, codes.form
+    def __init__(self, around: Surroundings, value: Value, codes: Codes, batch: Expr) -> None:
+        self.buffer, self.codes, self.form = around.flat[value], codes, codes.form
+        self._first = self._matrix(around, batch)
+
+    def _matrix(self, around: Surroundings, batch: Expr) -> Expr:
+        """Return the lump with which the matrix of a batch element begins. Indices out of range, which another kernel
+        reports, choose the first or the last one.
+        """
+        size = self.codes.matrices
+        if size == 1:
+            return 0
+        index = clamp(wrapped(around.load(around.group.anchor.inputs[2], (batch,)), size), size)
+        first = index * (self.codes.matrix_bytes // LUMP_BYTES)
+        return named(first if self.codes.nbytes >= WIDE_FROM else T.cast(first, "int32"))
 
     @cached_property
     def scales(self) -> Any:
@@ -49,13 +67,13 @@ class Weights:
 
     def load_lump(self, target: Any, at: Expr, column: Expr, lump: Expr) -> None:
         """Load the four words of a lump to registers from `at` on."""
-        source = T.address_of(self.buffer[self._of(lump, column) * LUMP_BYTES])
+        source = T.address_of(self.buffer[(self._first + self._of(lump, column)) * LUMP_BYTES])
         T.evaluate(T.call_extern("void", "ts_load_16", T.address_of(target[at]), source))
 
     def word(self, column: Expr, k: Expr) -> Expr:
         """Return the word that begins with code k."""
         codes = self.codes
-        line = self._of(k // codes.lump, column)
+        line = self._first + self._of(k // codes.lump, column)
         return self._words[line * (LUMP_BYTES // 4) + k % codes.lump // codes.word]
 
     @cached_property
@@ -68,14 +86,15 @@ class Weights:
 
     def scale(self, column: Expr, block: Expr) -> Expr:
         """Return the scale as float32."""
-        first = self.codes.scales_at // self.form.scale_bytes
+        each = self.form.scale_bytes
+        first = self._first * (LUMP_BYTES // each) + self.codes.scales_at // each
         return from_storage(self.scales[first + self._of(block, column)], self.form.scales)
 
     def zero(self, column: Expr, block: Expr) -> Expr:
         """Return the zero point in the form for `value`; None for table codes without one."""
         if not self.form.zeros:
             return tirx.const(float((1 << 23) + self.codes.middle), "float32") if self.form.integers else None
-        code = T.cast(self.buffer[self.codes.zeros_at + self._of(block, column)], "uint32")
+        code = T.cast(self.buffer[self._first * LUMP_BYTES + self.codes.zeros_at + self._of(block, column)], "uint32")
         return self._float(code)
 
     # -- arithmetic --------------------------------------------------------------------------------------------------

@@ -67,7 +67,7 @@ def anchored(view: GroupView, target: CudaTarget) -> Anchored:
 
 def indexed_matmul(group: Anchored) -> IndexedGemm:
     """Return a matmul node as a GEMM."""
-    left, right = group.anchor.inputs
+    left, right, *_ = group.anchor.inputs
     trans_a, trans_b = bool(group.anchor.attrs.get("trans_a")), bool(group.anchor.attrs.get("trans_b"))
     *batch, m, _ = group.result.shape
     shared = shares_right(group.anchor)

@@ -61,7 +61,7 @@ class _Reader:
 
     def __init__(self, block: Block, codes: Codes) -> None:
         self.block, self.codes = block, codes
-        self.weights = Weights(block.around.flat[block.gemm.b.value], codes)
+        self.weights = Weights(block.around, block.gemm.b.value, codes, block.batch)
         self.column = named(block.first_column + block.lane)
         self.count = block.chunk // (WARPS * codes.lump)
         self.groups = codes.lump // codes.group
@@ -127,10 +127,14 @@ def _along_columns(block: Block) -> None:
     acc = registers(block.rows, block.dtype)
     with unrolled(block.rows) as m:
         T.buffer_store(acc, zero(block.dtype), [m])
+    waits = codes.matrices > 1
+    if waits:  # for the index of the matrix; weights are constants
+        begin()
     reader = _Reader(block, codes)
     with unrolled(reader.count) as number:
-        reader.ask(number, 0)  # Weights are constants, so there is nothing to wait for.
-    begin()
+        reader.ask(number, 0)
+    if not waits:
+        begin()
     with repeated(steps) as step:
         block.bring_rows(named(block.first_k + step * block.chunk))
         with unrolled(reader.count) as number:

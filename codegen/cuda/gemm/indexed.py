@@ -35,7 +35,7 @@ class Operand(OperandLayout):
     def element(self, around: Surroundings, batch: Expr, row: Expr, k: Expr, dtype: str) -> Expr:
         """Return the element as `dtype`. It must be inside."""
         if self.codes is not None:
-            return widen(Weights(around.flat[self.value], self.codes).element(row, k), "float32", dtype)
+            return widen(Weights(around, self.value, self.codes, batch).element(row, k), "float32", dtype)
         if self.memory is None:
             return widen(around.load(self.value, self.index(batch, row, k)), self.dtype, dtype)
         buffer, position = self.cell(around, batch, row, k)

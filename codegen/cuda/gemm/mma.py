@@ -76,8 +76,8 @@ class _Block:
             else registers(piece.rounds if piece.prefetched else AT_ONCE, dtype)
             for piece, dtype in zip(self.pieces, self.dtypes, strict=True)
         ]
-        words = _view(memory, tile.itemsize * tile.stages * tile.stage // 4, "uint32")
-        self.coded = tuple(CodesPiece(around, p, words) if p.operand.codes is not None else None for p in self.pieces)
+        self.words = _view(memory, tile.itemsize * tile.stages * tile.stage // 4, "uint32")
+        self.coded: list[CodesPiece | None] = [None, None]
         self.lane = named(thread % WARP)
         warp = named(thread // WARP)
         self.warp_row, self.warp_column = named(warp // tile.wn), named(warp % tile.wn)
@@ -94,6 +94,10 @@ class _Block:
         for step in range(min(ahead, steps) if early else 0):
             self._fetch(step, step, early)
         begin()
+        self.coded = [
+            CodesPiece(self.around, piece, self.words, self.batch) if piece.operand.codes is not None else None
+            for piece in self.pieces
+        ]
         for step in range(ahead):
             if is_open(steps) or step < steps:
                 with when(tirx.IntImm("int64", step) < steps if is_open(steps) else None):

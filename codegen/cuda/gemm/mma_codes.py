@@ -27,11 +27,11 @@ WORDS = 4
 class CodesPiece:
     """The right operand's piece of a stage. `words`: shared memory as uint32."""
 
-    def __init__(self, around: Surroundings, piece: Piece, words: Any) -> None:
+    def __init__(self, around: Surroundings, piece: Piece, words: Any, batch: Expr) -> None:
         codes = piece.operand.codes
         assert codes is not None
         self.piece, self.to, self.words = piece, codes.to, words
-        self.waiting = Waiting(Weights(around.flat[piece.operand.value], codes), piece.rounds, piece.width)
+        self.waiting = Waiting(Weights(around, piece.operand.value, codes, batch), piece.rounds, piece.width)
 
     def keep(self, round_: Expr, stage: Expr, row: Expr, k: Expr) -> None:
         """Store the floats of a round, a chunk of 16 bytes, to the stage that begins at an element."""

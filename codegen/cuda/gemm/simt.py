@@ -106,10 +106,10 @@ class _Block:
         )
         self.shared = shared_buffer(tile.shared_elements, acc)
         self.acc = registers(tile.tm * tile.tn, acc)
-        self.coded = [_codes(around, fetch) for fetch in self.fetches]
+        self.coded: list[Waiting | None] = [None, None]
         self.waiting: list[Any] = [
-            registers(fetch.rounds * fetch.vector, fetch.dtype) if coded is None else None
-            for fetch, coded in zip(self.fetches, self.coded, strict=True)
+            registers(fetch.rounds * fetch.vector, fetch.dtype) if fetch.operand.codes is None else None
+            for fetch in self.fetches
         ]
         self.slice = named(thread // tile.slice_threads) if tile.slices > 1 else 0
         in_slice = thread % tile.slice_threads
@@ -126,6 +126,7 @@ class _Block:
         early = [side for side, fetch in enumerate(self.fetches) if steps and is_early(fetch.operand)]
         self._fetch(0, early)
         begin()
+        self.coded = [_codes(self.around, fetch, self.batch) for fetch in self.fetches]
         if steps:
             self._fetch(0, [side for side in (0, 1) if side not in early])
             self._keep(0)
@@ -280,12 +281,12 @@ class _Block:
         return total
 
 
-def _codes(around: Surroundings, fetch: _Fetch) -> Waiting | None:
+def _codes(around: Surroundings, fetch: _Fetch, batch: Expr) -> Waiting | None:
     """Return the waiting codes, if the operand is blockwise-quantised weights."""
     codes = fetch.operand.codes
     if codes is None:
         return None
-    return Waiting(Weights(around.flat[fetch.operand.value], codes), fetch.rounds, fetch.vector)
+    return Waiting(Weights(around, fetch.operand.value, codes, batch), fetch.rounds, fetch.vector)
 
 
 def store_rows(

@@ -36,8 +36,8 @@ def codes_of(group: AnchoredGroup) -> Codes | None:
     """Return the layout of a matmul's weights if they are blockwise quantised. Tensor cores compute in the dtype of the
     left operand.
     """
-    form, result = group.blocks, group.result
-    return None if form is None else Codes(form, result.shape[-1], group.anchor.inputs[0].dtype)
+    form, (left, right, *chosen) = group.blocks, group.anchor.inputs
+    return None if form is None else Codes(form, right.shape[-3], left.dtype, right.shape[0] if chosen else 1)
 
 
 def packed_layouts(group: AnchoredGroup) -> dict[Value, PackedLayout]:

@@ -77,7 +77,7 @@ class Matmul:
 
     @cached_property
     def shared(self) -> bool:
-        return self.chosen is None and shares_right(self.group.anchor)
+        return shares_right(self.group.anchor)
 
     @property
     def batch(self) -> int:

@@ -6,7 +6,8 @@ tile reading a step of the reduction, read contiguous memory. Scales [blocks, co
 also [blocks, columns], and, for codes that index a table, that table: 16 float32.
 
 Integer codes are stored unsigned: 8 or 128 is added to them, and to their zero points. In a word of eight codes of 4
-bits, those with even numbers come first: `word >> 4 j & 0x000f000f` is codes 2 j and 2 j + 1.
+bits, those with even numbers come first: `word >> 4 j & 0x000f000f` is codes 2 j and 2 j + 1. Of several matrices, of
+which indices choose, each lies so, one after the other.
 """
 
 from __future__ import annotations
@@ -40,11 +41,12 @@ def why_not_codes(form: BlockFormat, dtype: str) -> str | None:
 
 @dataclass(frozen=True)
 class Codes:
-    """Weights [columns, depth]. to: the dtype in which they are multiplied."""
+    """Weights [matrices, columns, depth]. to: the dtype in which they are multiplied."""
 
     form: BlockFormat
     columns: int
     to: str
+    matrices: int = 1
 
     @property
     def lump(self) -> int:
@@ -89,13 +91,24 @@ class Codes:
     def table_at(self) -> int:
         return _aligned(self.zeros_at + self.blocks * self.columns * self.form.zeros)
 
+    @property
+    def matrix_bytes(self) -> int:
+        """Bytes of a matrix: whole lumps."""
+        return self.table_at + (0 if self.form.integers else 4 * len(CODES[self.form.codes]))
+
     @cached_property
     def nbytes(self) -> int:
-        return self.table_at + (0 if self.form.integers else 4 * len(CODES[self.form.codes]))
+        return self.matrices * self.matrix_bytes
 
     def arrange(self, encoded: np.ndarray) -> np.ndarray:
         """Return uint8 [nbytes] of weights that are encoded as by `BlockFormat`."""
-        form, result = self.form, np.zeros(self.nbytes, np.uint8)
+        result = np.zeros((self.matrices, self.matrix_bytes), np.uint8)
+        for matrix, own in zip(encoded.reshape(self.matrices, -1, *encoded.shape[-2:]), result, strict=True):
+            self._arrange(matrix, own)
+        return result.reshape(-1)
+
+    def _arrange(self, encoded: np.ndarray, result: np.ndarray) -> None:
+        form = self.form
         raw = encoded[..., : form.code_bytes].reshape(self.columns, -1)
         codes = raw if form.bits == 8 else np.stack([raw & 15, raw >> 4], -1).reshape(self.columns, -1)
         padded = np.zeros((self.columns, self.lumps * self.lump), np.uint8)
@@ -108,7 +121,6 @@ class Codes:
             self._put(result, self.zeros_at, zeros & np.uint8((1 << form.bits) - 1))
         if not form.integers:
             result[self.table_at :] = np.array(CODES[form.codes], np.float32).view(np.uint8)
-        return result
 
     def _lumps(self, codes: np.ndarray) -> np.ndarray:
         """Return codes as uint8 [lumps, columns, 16]."""

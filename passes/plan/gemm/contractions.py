@@ -42,7 +42,7 @@ def memory_of(group: AnchoredGroup, packed: Mapping[Value, Strided], value: Valu
 
 def matmul_gemm(group: AnchoredGroup, packed: Mapping[Value, Strided]) -> Gemm:
     """Return the GEMM of a matmul, including one with blockwise-quantised weights."""
-    left, right = group.anchor.inputs
+    left, right, *_ = group.anchor.inputs
     trans_a, trans_b = bool(group.anchor.attrs.get("trans_a")), bool(group.anchor.attrs.get("trans_b"))
     *batch, m, n = group.result.shape
     k = left.shape[-2] if trans_a else left.shape[-1]
@@ -64,7 +64,7 @@ def matmul_gemm(group: AnchoredGroup, packed: Mapping[Value, Strided]) -> Gemm:
 
 def shares_right(node: Node) -> bool:
     """Return whether all batch elements of a matmul share one right operand: their rows then form one GEMM."""
-    return node.op == "block_matmul" or prod(node.inputs[1].shape[:-2]) == 1
+    return len(node.inputs) == 2 and (node.op == "block_matmul" or prod(node.inputs[1].shape[:-2]) == 1)
 
 
 def operand_layout(value: Value, memory: Strided | None, rows: int, last: str) -> OperandLayout:

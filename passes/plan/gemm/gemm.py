@@ -108,7 +108,7 @@ class OperandLayout:
     def elements(self) -> int:
         """Elements of the whole tensor."""
         if self.codes is not None:
-            return self.codes.columns * self.codes.form.depth
+            return self.codes.matrices * self.codes.columns * self.codes.form.depth
         return self.value.tensor_type.num_elements
 
     def vector(self, most_bytes: int = 16) -> int:

@@ -68,7 +68,15 @@ def _widening(gemm: Gemm, times: int) -> tuple[Arithmetic, ...]:
     """
     if gemm.b.codes is None:
         return ()
-    return (Arithmetic("fma", "float32", 2 * times * gemm.b.elements, 1.0),)
+    return (Arithmetic("fma", "float32", 2 * times * gemm.batch * gemm.n * gemm.k, 1.0),)
+
+
+def _share_read(gemm: Gemm) -> tuple[float, float]:
+    """Return the share of the right operand that is read at most, where indices choose some of its matrices, and how
+    often.
+    """
+    read = 1.0 if gemm.b.codes is None else gemm.batch / gemm.b.codes.matrices
+    return min(1.0, read), max(1.0, read)
 
 
 def _multiplied(unit: Unit, dtype: str) -> str:
@@ -85,13 +93,13 @@ def _again(gemm: Gemm, tile: Tile, partition: Partition) -> tuple[float, float]:
     a convolution. The blocks of a cluster read once.
     """
     if isinstance(tile, GemvTile):
-        again = float(partition.n_blocks), float(partition.m_blocks)
+        again = float(partition.n_blocks), partition.m_blocks * _share_read(gemm)[1]
         return again if seen_by(gemm, tile).b.value is gemm.b.value else (again[1], again[0])
     shared = tile.cluster if isinstance(tile, WgmmaTile) else 1
     rows, columns = (gemm.batch * gemm.k * extent for extent in (gemm.m, gemm.n))
     return (
         partition.n_blocks * rows / (gemm.a.elements or 1),
-        ceil(partition.m_blocks / shared) * columns / (gemm.b.elements or 1),
+        ceil(partition.m_blocks / shared) * columns / (gemm.b.elements * _share_read(gemm)[0] or 1),
     )
 
 
@@ -116,10 +124,12 @@ def candidate_facts(gemm: Gemm, schedule: GemmSchedule) -> KernelFacts:
     sums_bytes = partition.parts * own.elements * storage_bytes(gemm.acc_dtype)
     sums = (Traffic("sums", sums_bytes, sums_bytes, "temporary"),) if partition.parts > 1 else ()
     blocks = schedule.blocks or partition.blocks
+    shares = 1.0, _share_read(gemm)[0]
+    operands = zip("ab", (gemm.a, gemm.b), tiling.again, shares, strict=True)
     return kernel_of(Part(
         kind=GroupKind.CONTRACTION.value,
         dtype=gemm.a.dtype,
-        reads=(_asked("a", gemm.a, blocks, tiling.again[0]), _asked("b", gemm.b, blocks, tiling.again[1]), *sums),
+        reads=(*(_asked(*each, blocks) for each in operands), *sums),
         writes=(Traffic(RESULT, result_bytes, result_bytes), *sums),
         arithmetic=(Arithmetic(tiling.unit, tiling.dtype, gemm.elements * gemm.k, tiling.share), *tiling.widening),
         elements=gemm.elements,
@@ -134,8 +144,8 @@ def candidate_facts(gemm: Gemm, schedule: GemmSchedule) -> KernelFacts:
     ))  # fmt: skip
 
 
-def _asked(name: str, operand: OperandLayout, blocks: int, again: float) -> Traffic:
-    nbytes = operand.value.tensor_type.nbytes
+def _asked(name: str, operand: OperandLayout, again: float, share: float, blocks: int) -> Traffic:
+    nbytes = int(operand.value.tensor_type.nbytes * share)
     role: Role = "weight" if _source(operand).is_constant else "activation"
     return from_l2(Traffic(name, max(nbytes, int(nbytes * again)), nbytes, role), blocks)
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tilestitch.compiler.ir import Value
-from tilestitch.compiler.ir.sizes import bounds_of, is_open, smallest
+from tilestitch.compiler.ir.sizes import Size, bounds_of, is_open, smallest
 
 from ...builder import Builder, dtype_of
 from ...context import Context, Converted
@@ -28,7 +28,7 @@ def mixture(ctx: Context) -> Value:
 
 
 def quantised_mixture(ctx: Context) -> Value:
-    """Convert QMoE, whose weights are integers of 2, 4 or 8 bits; constant ones of 4 and 8 stay packed on CPUs."""
+    """Convert QMoE, whose weights are integers of 2, 4 or 8 bits; constant ones of 4 and 8 stay packed."""
     if ctx.attr("weights_prepacked", -1) not in (-1, 0):
         raise ctx.fail("weights_prepacked is 1, a layout of ONNX Runtime's kernels; export the weights as they are")
     if not _normalised(ctx) and ctx.optional(14) is None:
@@ -158,8 +158,6 @@ def group_router(ctx: Context) -> Converted:
 
 
 LEAST_CHANCE = 1e-20
-ROWS = 8
-"""Rows that share a read of an expert's matrices, where there are many tokens."""
 
 
 def _largest(ctx: Context, x: Value, count: int) -> tuple[Value, ...]:
@@ -194,15 +192,16 @@ def _mixed(
 def _work(ctx: Context, weights: Value, indices: Value) -> _OfAll | _OfBest:
     """Return which experts are computed for which rows. indices: int64 [tokens, k]."""
     count, (tokens, each) = ctx.dim(weights, 0), ctx.shape(indices)
-    most = 2 * count // each
-    if not ctx.scope.module.chooses:
+    how, pairs, most = ctx.scope.module.choosing, bounds_of(tokens * each)[1], 2 * count // each
+    if how is None:
         return _OfAll(indices, count)
     if not _are_blocks(weights):  # stored as they are for few tokens, packed for many: not both
-        return _OfBest.singly(ctx, indices) if bounds_of(tokens)[1] <= most else _OfAll(indices, count)
+        return _OfBest.singly(ctx, indices) if pairs <= how.most_floats * count else _OfAll(indices, count)
     # Of several sequences of open lengths, each is short.
     if is_few(tokens, most) or (is_open(tokens) and is_few(ctx.dim(ctx.input(0), -2), most)):
         return _OfBest.singly(ctx, indices)
-    return _OfBest.sorted(ctx, indices, count)
+    height = next((rows for rows in how.rows if pairs <= rows * count), how.rows[-1])
+    return _OfBest.sorted(ctx, indices, count, height)
 
 
 def _are_blocks(weights: Value) -> bool:
@@ -255,23 +254,24 @@ class _OfBest:
         return _OfBest(b.reshape(indices, (tokens * each,)), b.expand_dims(b.div(numbers, each), (1,)), places)
 
     @staticmethod
-    def sorted(b: Builder, indices: Value, count: int) -> _OfBest:
-        """Return tiles of `ROWS` pairs of each of `count` experts; as many as may be needed."""
+    def sorted(b: Builder, indices: Value, count: int, height: int) -> _OfBest:
+        """Return tiles of `height` pairs of each of `count` experts; as many as may be needed."""
         tokens, each = b.shape(indices)
         pairs = tokens * each
         experts = b.reshape(indices, (pairs,))
         is_of = b.cast(b.equal(b.expand_dims(experts, (1,)), b.iota(count)), "int64")
         before = b.emit("cumulative", is_of, axis=0, reducer="sum", exclusive=True, reverse=False)
         place = b.reshape(b.emit("gather_elements", before, b.expand_dims(experts, (1,)), axis=1), (pairs,))
-        tiles = b.div(b.add(b.reduce("sum", is_of, (0,), keepdims=False), ROWS - 1), ROWS)
+        tiles = b.div(b.add(b.reduce("sum", is_of, (0,), keepdims=False), height - 1), height)
         ends = b.emit("cumulative", tiles, axis=0, reducer="sum", exclusive=False, reverse=False)
-        places = b.add(b.mul(b.gather(b.sub(ends, tiles), experts, 0), ROWS), place)
-        most = pairs // ROWS + smallest(pairs, count)
+        most = pairs // height + smallest(pairs, count)
+        places = b.add(b.mul(b.gather(b.sub(ends, tiles), experts, 0), height), place)
+        places = _within(b, places, most * height)
         has_ended = b.less_equal(ends, b.expand_dims(b.iota(most), (1,)))
-        of_tile = b.minimum(b.reduce("sum", b.cast(has_ended, "int64"), (1,), keepdims=False), count - 1)
-        nothing, own = b.full((most * ROWS,), 0, "int64"), b.div(b.iota(pairs), each)
-        rows = b.emit("scatter_elements", nothing, places, own, axis=0, reduction="none")
-        return _OfBest(of_tile, b.reshape(rows, (most, ROWS)), b.reshape(places, (tokens, each)))
+        of_tile = _within(b, b.reduce("sum", b.cast(has_ended, "int64"), (1,), keepdims=False), count)
+        nothing, own = b.full((most * height,), 0, "int64"), b.div(b.iota(pairs), each)
+        rows = _within(b, b.emit("scatter_elements", nothing, places, own, axis=0, reduction="none"), tokens)
+        return _OfBest(of_tile, b.reshape(rows, (most, height)), b.reshape(places, (tokens, each)))
 
     def rows(self, b: Builder, x: Value) -> Value:
         """Return [tiles, rows, K] from [tokens, K]."""
@@ -285,6 +285,11 @@ class _OfBest:
     def mixed(self, b: Builder, y: Value, shares: Value) -> Value:
         """Return [tokens, N] from [tiles, rows, N], and the shares [tokens, k] of the best experts."""
         return _sum_of_shares(b, b.gather(b.reshape(y, (-1, b.dim(y, 2))), self.places, 0), shares, 1)
+
+
+def _within(b: Builder, indices: Value, size: Size) -> Value:
+    """Return indices in [0, size) as they are, but such that nothing needs to check them if the size is known."""
+    return indices if is_open(size) else b.minimum(b.maximum(indices, 0), size - 1)
 
 
 def _sum_of_shares(b: Builder, y: Value, shares: Value, axis: int) -> Value:
