@@ -246,8 +246,8 @@ def typed(value: ValueSpec, result: Any, step: HostStep | ControlStep) -> Any:
     if not fits(result, value.type):
         raise ExecutionError(
             f"{where(step)}: value {value.name!r} came out as {result.dtype}{list(result.shape)}, the program "
-            f"needs {value.type}; "
-            "if the model's inputs are as they should be, report this as a bug"
+            f"needs {value.type}, as sizes that meet in an operator are taken to be equal; give inputs for which they "
+            "are, or report this as a bug"
         )
     return result
 

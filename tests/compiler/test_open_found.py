@@ -305,6 +305,15 @@ def test_the_first_of_nothing_that_was_found_is_out_of_range() -> None:
         list(run(text, [{"x": x, "m": x < 0}], "cpu"))
 
 
+def test_a_result_of_the_host_that_meets_a_size_is_as_large() -> None:
+    text = "(float[2, 1] x, int64[2] times, float[2, 3] w) => (float[2, 3] y) { t = Tile(x, times)  y = Add(t, w) }"
+    x, w = np.ones((2, 1), np.float32), np.ones((2, 3), np.float32)
+    with load(compile_model(parser.parse_model(HEAD + text)).to_bytes()) as module:
+        assert module.run({"x": x, "times": np.array([1, 3]), "w": w})["y"].tolist() == [[2] * 3] * 2
+        with pytest.raises(ExecutionError, match=r"Tile.*taken to be equal; give inputs for which they are"):
+            module.run({"x": x, "times": np.array([1, 2]), "w": w})
+
+
 def test_one_row_beside_what_was_found_is_repeated_for_each() -> None:
     text = "(float[n, 4] x, bool[n] p, float[k, 4] y) => (float[m, 4] z) { c = Compress<axis=0>(x, p)  z = Mul(c, y) }"
     x = np.arange(12, dtype=np.float32).reshape(3, 4)

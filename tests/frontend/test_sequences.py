@@ -71,6 +71,21 @@ def test_a_list_of_known_items_is_joined_without_it(axis: int, new_axis: int) ->
     assert result.outputs[0].tensor_type.is_static and result.outputs[1].data == 3
 
 
+@pytest.mark.parametrize("keepdims", [0, 1])
+@pytest.mark.parametrize("new_axis", [0, 1])
+@pytest.mark.parametrize("axis", [0, -1])
+def test_parts_along_an_axis_are_joined_without_a_list(axis: int, new_axis: int, keepdims: int) -> None:
+    """The size along the axis is known: where it is 1, it was taken to be as large as what it meets in a broadcast."""
+    nodes = [
+        node("SplitToSequence", ["x"], ["s"], axis=axis, keepdims=keepdims),
+        node("ConcatFromSequence", ["s"], ["y"], axis=-1, new_axis=new_axis),
+        node("SequenceLength", ["s"], ["n"]),
+    ]
+    x = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
+    result = check(model(nodes, {"x": tensor(x)}, ["y", "n"]), {"x": x})
+    assert result.outputs[0].tensor_type.is_static and result.outputs[1].data == x.shape[axis]
+
+
 @pytest.mark.parametrize(
     ("split", "attrs", "part"),
     [

@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
+from tilestitch.compiler.frontend.builder import Builder, normalize_axis
 from tilestitch.compiler.frontend.context import Context
 from tilestitch.compiler.ir import UNKNOWN, AnyRankTensor, Graph, Node, SequenceType, TensorType, Value
 from tilestitch.compiler.ir.sizes import Size, bounds_of
 from tilestitch.compiler.ir.symbol_uses import remove_dead
-from tilestitch.compiler.ir.types import is_sized_tensor
 
 from .host_types import stacked
 
@@ -60,13 +60,19 @@ def scanned_sequences(ctx: Context, loop: LoopParts) -> list[Value] | None:
     return [parts.get(at, trips) for at in range(count)]
 
 
-def rows_of(sequence: Value) -> Value | None:
-    """Return the tensor whose parts along its first axis are the elements of a sequence."""
+def rows_of(b: Builder, sequence: Value) -> Value | None:
+    """Return the tensor whose parts along its first axis are the elements of a sequence; None for a sequence that is
+    no list of such parts.
+    """
     node = sequence.producer
     if node is None or node.op != "host.SplitToSequence" or len(node.inputs) != 1:
         return None
-    rows = node.inputs[0]
-    return rows if node.attrs == {"axis": 0, "keepdims": 0} and is_sized_tensor(rows.type) else None
+    x = node.inputs[0]
+    if not isinstance(x.type, TensorType) or not x.type.is_sized or x.dtype == "string":
+        return None
+    axis = normalize_axis(node.attrs.get("axis", 0), x.type.rank)
+    rows = b.transpose(x, (axis, *(other for other in range(x.type.rank) if other != axis)))
+    return b.expand_dims(rows, (axis + 1,)) if node.attrs.get("keepdims", 1) else rows
 
 
 def _as_sequence(ctx: Context, rows: Value) -> Value:

@@ -67,12 +67,15 @@ def sequence_length(ctx: Context) -> Sequence[Value]:
     items = _items(sequence)
     if items is not None:
         return [ctx.constant(len(items), "int64")]
+    rows = rows_of(ctx, sequence)
+    if rows is not None:
+        return [ctx.size(ctx.dim(rows, 0))]
     return ctx.host("SequenceLength", (sequence,), [TensorType("int64", ())])
 
 
 def concat_from_sequence(ctx: Context) -> Value | Sequence[Value]:
     sequence, axis = ctx.input(0), ctx.attr("axis")
-    element, rows, items = _element(ctx, sequence), rows_of(sequence), _items(sequence)
+    element, rows, items = _element(ctx, sequence), rows_of(ctx, sequence), _items(sequence)
     if rows is not None:
         return _joined(ctx, rows, axis, bool(ctx.attr("new_axis", 0)))
     if items and isinstance(element, TensorType):
