@@ -19,15 +19,17 @@ from onnx import FunctionProto, ModelProto, NodeProto, ValueInfoProto
 
 from tilestitch.compiler.ir import UNKNOWN, AnyRankTensor, Graph, Kind, TensorType, Type, Value, kind_of
 from tilestitch.compiler.ir.claims import Claim, noting
-from tilestitch.compiler.ir.sizes import Size, Symbol, at, symbols_of
+from tilestitch.compiler.ir.sizes import Size, Symbol, at, size_of, symbols_of
 from tilestitch.compiler.ir.substitute import change_ranges
-from tilestitch.compiler.ir.symbol_uses import remove_dead
+from tilestitch.compiler.ir.symbol_uses import idle_symbols, remove_dead
 from tilestitch.compiler.ir.types import is_static_tensor
 
+from .builder import Builder
 from .checking import check_model, with_foreign_set
 from .dispatch import convert_node, require_supported
 from .errors import ConversionError, DeclarationWarning, ModelError, SizesClashError
 from .expansion import check_expanded_size
+from .found_sizes import ANY, required
 from .onnx_types import from_type_proto
 from .ordering import in_order
 from .scope import Choosing, FunctionKey, Module, Scope, canonical_domain
@@ -143,6 +145,7 @@ def convert_checked(
     graph.outputs = [*graph.outputs, *(_exposed(scope, name) for name in expose)]
     output_names = (*(o.name for o in proto.graph.output), *expose)
     _name_outputs(graph, output_names)
+    _require_least(graph)
     remove_dead(graph)
     _check_sizes(graph)
     input_names, metadata = tuple(v.name for v in graph.inputs), _metadata(proto)
@@ -217,6 +220,14 @@ def _converted(model: CheckedModel, shapes: dict[str, Sequence[int]], symbols: S
         scope.graph.claims = tuple(claims)
         change_ranges(scope.graph, {s.name: _or_empty(s) for s in symbols.by_name.values() if s.low == 0})
     return scope
+
+
+def _require_least(graph: Graph) -> None:
+    """Let runs find sizes that are taken to be at least 1, where nothing else needs to know them."""
+    for symbol, maker in idle_symbols(graph).items():
+        if symbol.low and not symbol.or_empty:
+            b = Builder(graph, maker.origins)
+            required(b, b.size(size_of(symbol)), [ANY])
 
 
 def _sizes_in(graph: Graph) -> Iterator[Any]:

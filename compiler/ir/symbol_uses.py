@@ -78,6 +78,15 @@ def remove_dead(graph: Graph) -> int:
     return count
 
 
+def idle_symbols(graph: Graph) -> dict[Symbol, Node]:
+    """Return the symbols that no live node but those that introduce them has, so that no nested graph will check them;
+    each with such a node.
+    """
+    makers, known = _makers(graph), symbols_of_values(graph.inputs)
+    used = NO_SYMBOLS.union(*(symbols_of_node(node) - made_by(node, known) for node in _live(graph, makers)))
+    return {symbol: nodes[0] for symbol, nodes in makers.items() if symbol not in used}
+
+
 def _makers(graph: Graph) -> dict[Symbol, list[Node]]:
     known, found = symbols_of_values(graph.inputs), dict[Symbol, list[Node]]()
     for node in graph.nodes:

@@ -314,6 +314,19 @@ def test_a_result_of_the_host_that_meets_a_size_is_as_large() -> None:
             module.run({"x": x, "times": np.array([1, 2]), "w": w})
 
 
+def test_at_least_one_is_found_where_only_a_shape_is_read_of_the_first() -> None:
+    """The number is in no result then: 0 was taken for 1."""
+    text = """(bool[n] p) => (float[m] y, int64[2] shape)
+        <int64[1] zero = {0}, int64[1] one = {1}, int64[1] two = {2}> {
+        places = NonZero(p)  first = Gather<axis=1>(places, zero)  shape = Shape(first)
+        sizes = Shape(places)  found = Slice(sizes, one, two)  least = Min(found, one)  y = ConstantOfShape(least) }"""
+    with load(compile_model(parser.parse_model(HEAD + text)).to_bytes()) as module:
+        for found in (1, 3):
+            assert module.run({"p": np.arange(3) < found})["y"].shape == (1,)
+        with pytest.raises(ExecutionError, match=r"NonZero_0 .* is 0: NonZero_0, which must be from 1"):
+            module.run({"p": np.zeros(3, bool)})
+
+
 def test_one_row_beside_what_was_found_is_repeated_for_each() -> None:
     text = "(float[n, 4] x, bool[n] p, float[k, 4] y) => (float[m, 4] z) { c = Compress<axis=0>(x, p)  z = Mul(c, y) }"
     x = np.arange(12, dtype=np.float32).reshape(3, 4)
