@@ -19,13 +19,14 @@ from typing import Any
 
 import numpy as np
 import onnx
-from onnx import TensorProto, helper, numpy_helper
+from onnx import helper, numpy_helper
 
 from benchmarks.quantised import MEBIBYTE, least_ms, relative_error
 from benchmarks.turns import onnxruntime_session, write_results
 from tilestitch.compiler import compile_model
 from tilestitch.compiler.cli.output import table
 from tilestitch.runtime import load
+from tilestitch.runtime.dtypes import numpy_dtype
 
 BLOCK = 32
 HEADER = (
@@ -43,7 +44,9 @@ class Layer:
     width: int
     inner: int
 
-    def model(self) -> onnx.ModelProto:
+    def model(self, tokens: int | str = "tokens", dtype: str = "float32") -> onnx.ModelProto:
+        """x[tokens, width], a router, and QMoE."""
+        kind = numpy_dtype(dtype)
         rng, stored = np.random.default_rng(0), []
 
         def store(name: str, array: np.ndarray) -> str:
@@ -54,10 +57,10 @@ class Layer:
             codes = rng.integers(0, 256, (self.experts, columns, depth // 2), np.uint8)
             scales = rng.uniform(0.2, 1, (self.experts, columns, depth // BLOCK)) / (5 * depth**0.5)
             bias = rng.standard_normal((self.experts, columns)) / 10
-            parts = {"codes": codes, "scales": scales.astype(np.float32), "bias": bias.astype(np.float32)}
+            parts = {"codes": codes, "scales": scales.astype(kind), "bias": bias.astype(kind)}
             return [store(f"{name}.{part}", array) for part, array in parts.items()]
 
-        router = store("router", (rng.standard_normal((self.width, self.experts)) / self.width**0.5).astype(np.float32))
+        router = store("router", (rng.standard_normal((self.width, self.experts)) / self.width**0.5).astype(kind))
         up, down = matrices("up", 2 * self.inner, self.width), matrices("down", self.width, self.inner)
         attrs = {
             "k": self.best, "expert_weight_bits": 4, "block_size": BLOCK, "normalize_routing_weights": 1,
@@ -68,7 +71,8 @@ class Layer:
             helper.make_node("MatMul", ["x", router], ["logits"]),
             helper.make_node("QMoE", ["x", "logits", *up, *down], ["y"], domain="com.microsoft", **attrs),
         ]
-        formal = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["tokens", self.width]) for name in "xy"]
+        element = helper.np_dtype_to_tensor_dtype(kind)
+        formal = [helper.make_tensor_value_info(name, element, [tokens, self.width]) for name in "xy"]
         graph = helper.make_graph(nodes, "experts", formal[:1], formal[1:], stored)
         domains = [helper.make_opsetid("", 21), helper.make_opsetid("com.microsoft", 1)]
         return helper.make_model(graph, opset_imports=domains, ir_version=10)

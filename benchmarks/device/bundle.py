@@ -40,6 +40,7 @@ from benchmarks.device.feeds import feeds_of, poisoned, sample
 from benchmarks.device.interpreters import unsupported
 from benchmarks.device.launch_orders import reordered
 from benchmarks.device.sizes import SIZES
+from benchmarks.experts import Layer
 from tilestitch.compiler import compile_model
 from tilestitch.compiler.driver import CompiledModel
 from tilestitch.compiler.ir.text import constants_of, digest, print_graph
@@ -56,9 +57,12 @@ PERIOD = 32_749
 """After so many elements, a prime, weights of cases begin again, so that they pack; no rows of a matrix are equal."""
 
 PRECISIONS = ("fp32", "tf32", "bf16")
+EXPERTS, TOKENS = Layer(32, 4, 2880, 2880), (1, 128)
+"""A layer as of gpt-oss-20b, by weights of 4 bits: a decode step, and a short prompt."""
 COMPILER = (
     "compiler", "passes", "codegen", "cost_model", "runtime", "tests/networks.py", "tests/models.py",
     "tests/open_models", "benchmarks/replay/catalogue.py",
+    "benchmarks/experts.py",
     *(f"benchmarks/device/{name}.py" for name in ("bundle", "bundle_cases", "case_models", "case_blocks",
       "bundle_sizes", "bundle_pairs", "share_models",
       "gemm_bundle", "emulator_bundle", "open_cases", "launch_orders", "pair_models", "sizes", "feeds", "rules",
@@ -107,6 +111,10 @@ def entries() -> Iterator[Entry]:
             facts = {"model": model, "precision": precision}
             make = partial(_stripped, f"{model}.{precision}", partial(_exported, model), precision, facts)
             yield Entry("models", f"{model}.{precision}", make)
+        for tokens in TOKENS:
+            facts = {"model": f"qmoe_{tokens}", "precision": precision}
+            name = f"qmoe_{tokens}.{precision}"
+            yield Entry("models", name, partial(_stripped, name, partial(EXPERTS.model, tokens), precision, facts))
     pair = partial(bundle_pairs.onnx_of, share_models.MLP, share_models.TOKENS)
     yield Entry("shares", "share.mlp", partial(bundle_shares, "share.mlp", pair))
     for model in (one for one in _models() if one in share_models.EXPORTED):

@@ -9,6 +9,7 @@ from functools import partial
 import onnx
 
 from benchmarks.device.case_blocks import (
+    chosen_experts,
     computed_matrices,
     experts,
     linear_attention,
@@ -202,6 +203,8 @@ CASES = {
     "turns": Family(turns, FLOATS, ("float32", "float16")),
     "outer_products": Family(outer_products, FLOATS, ("float32", "bfloat16")),
     "computed_matrices": Family(computed_matrices, FLOATS, ("float32", "float16")),
+    "chosen_experts": Family(partial(chosen_experts, rows=40), TWO, ("float32", "float16")),
+    "chosen_experts_few": Family(partial(chosen_experts, rows=3), TWO, ("float32", "float16")),
     "experts": Family(experts, FLOATS, ("float32", "bfloat16")),
     "quantised": Family(quantised, ("quantised",), ("quantised",)),
     "bert_2_layers": Family(partial(whole, bert), TWO, ("float32", "float16")),

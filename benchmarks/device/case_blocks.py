@@ -9,6 +9,7 @@ import onnx
 from onnx import helper
 
 from benchmarks.device.case_models import SEED, model_of
+from benchmarks.experts import Layer
 from tilestitch.runtime.dtypes import numpy_dtype
 
 
@@ -88,6 +89,11 @@ def experts(dtype: str, rows: int = 40, width: int = 128, hidden: int = 264, cou
     weights: dict[str, Any] = {"router": (width, count)}
     weights |= {f"up{e}": (width, hidden) for e in range(count)} | {f"down{e}": (hidden, width) for e in range(count)}
     return model_of(nodes, {"x": (rows, width)}, (rows, width), dtype, **weights)
+
+
+def chosen_experts(dtype: str, rows: int) -> onnx.ModelProto:
+    """The best three of seven experts of each row, by weights of 4 bits in blocks; some may have no row."""
+    return Layer(7, 3, 160, 96).model(rows, dtype)
 
 
 def quantised(dtype: str, channels: int = 32, side: int = 15) -> onnx.ModelProto:

@@ -277,8 +277,11 @@ def _matmul(n: Numpy, xs: Sequence[Any], a: Attrs) -> Any:
 
 
 def _block_matmul(n: Numpy, xs: Sequence[Any], a: Attrs) -> Any:
-    x, w = xs
-    weights = n.array(dequantised(np.asarray(w.cpu() if hasattr(w, "cpu") else w), a).T.copy())
+    x, w, *chosen = xs
+    packed = np.asarray(w.cpu() if hasattr(w, "cpu") else w)
+    matrices = [dequantised(matrix, a).T for matrix in (packed if chosen else [packed])]
+    weights = n.array(np.stack(matrices) if chosen else matrices[0].copy())
+    weights = n.take(weights, *chosen, 0) if chosen else weights
     return _matmul(n, [x, n.cast(weights, n.dtype_name(x))], {"out_dtype": a.get("out_dtype")})
 
 

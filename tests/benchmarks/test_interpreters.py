@@ -95,6 +95,19 @@ def test_weights_in_blocks_are_dequantised() -> None:
     np.testing.assert_allclose(result, evaluate(graph, feeds)[0], rtol=2e-5, atol=2e-5)
 
 
+def test_matrices_in_blocks_are_chosen_by_index() -> None:
+    form, rng = BlockFormat("int8", 16, "float32", False, 40), np.random.default_rng(3)
+    codes, scales = rng.integers(0, 256, (18, 40)).astype(np.uint8), rng.random((18, form.blocks), np.float32)
+    graph = Graph()
+    x = graph.add_input("x", TensorType("float32", (4, 5, 40)))
+    indices = graph.constant(np.array([2, 0, 2, 1]))
+    w = graph.constant(form.encode(codes, scales, None).reshape(3, 6, form.blocks, -1))
+    graph.outputs = [graph.emit("block_matmul", x, w, indices, **form.attrs)]
+    feeds = inputs_of(graph)
+    (result,) = graph_function(graph, namespace("numpy"))(feeds, graph_constants(graph))
+    np.testing.assert_allclose(result, evaluate(graph, feeds)[0], rtol=2e-5, atol=2e-5)
+
+
 def test_operators_that_are_not_there_are_named() -> None:
     graph = parse_graph("""graph @main(%x: float32[4]) -> (%v) {
       %v, %i = top_k(%x) {k=1, axis=0, largest=true} : float32[1], int64[1]
