@@ -114,6 +114,17 @@ def test_images_are_padded_and_cropped_by_amounts_that_are_computed(mode: str) -
     assert operators_on_host(text, OPEN, given) == {"Extent"}
 
 
+def test_what_was_found_is_padded_by_computed_amounts_where_it_is_nothing() -> None:
+    text = """(float[n, 2] x, bool[n] p, int64[4] pads) => (float[m, k] y) <float v = {2.5}> {
+        found = Compress<axis = 0>(x, p)  y = Pad(found, pads, v) }"""
+    x = np.arange(8, dtype=np.float32).reshape(4, 2)
+    given = [
+        {"x": x, "p": np.arange(4) < found, "pads": np.array([before, 0, 1, after])}
+        for found, before, after in product((0, 1, 4), (0, 2), (-1, 0, 3))
+    ]
+    assert operators_on_host(text, {}, given) == {"Extent"}
+
+
 def test_images_are_mirrored_to_whole_windows() -> None:
     text = (
         "(float[2, h, w] x) => (float[2, p, q] y) <int64[1] four = {4}, int64[1] z = {0}, int64[2] sides = {1, 2}>\n"
@@ -237,6 +248,13 @@ def test_images_of_any_size_are_read_at_places_of_a_grid(mode: str, align: int, 
         grid = random.uniform(-1.4, 1.4, (b, p, q, 2)).astype(np.float32)
         given.append({"x": random.standard_normal((b, 2, h, w)).astype(np.float32), "g": grid})
     assert not operators_on_host(text, {}, given)
+
+
+def test_a_grid_that_leaves_all_sizes_open_has_a_place_for_each_axis() -> None:
+    """No sizes were found at which it has, as each axis of the image and of the result occurs in the claim, too."""
+    text = "(float[b, c, h, w] x, float[n, p, q, two] g) => (float[b, c, p, q] y) { y = GridSample(x, g) }"
+    x, grid = np.arange(30, dtype=np.float32).reshape(1, 2, 3, 5), np.zeros((1, 7, 2, 2), np.float32)
+    assert not operators_on_host(text, {}, [{"x": x, "g": grid}])
 
 
 BLOCKS = """(float[1, 4, h, w] x) => (float[1, 4, h, w] y)

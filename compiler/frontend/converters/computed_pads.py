@@ -50,7 +50,9 @@ def _padded(ctx: Context, x: Value, axis: int, ends: tuple[Entry, Entry], mode: 
     place, last = ctx.sub(ctx.iota(padded), before), ctx.size(size - 1)
     if mode == "reflect":
         place = _mirrored(ctx, place, last, before, after)
-    y = ctx.gather(x, ctx.minimum(ctx.maximum(place, 0), last), axis)
+    if mode == "constant" and bounds_of(size)[0] < 1:  # there may be no element, but a gather reads one
+        x = ctx.pad(x, (0,) * ctx.rank(x), tuple(int(other == axis) for other in range(ctx.rank(x))))
+    y = ctx.gather(x, ctx.maximum(ctx.minimum(place, last), 0), axis)
     if mode != "constant":
         return y
     inside = ctx.emit("logical_and", ctx.less_equal(0, place), ctx.less_equal(place, last))
