@@ -478,9 +478,14 @@ def _bounds_by_cases(terms: Mapping[Monomial, int]) -> tuple[int, int] | None:
 
 
 def where_zero(size: Integer) -> Integer:
-    """Return a simpler size that is 0 wherever this one is: an operand of a maximum or minimum with which the sum
-    cannot be 0 is dropped: `n - max(0, m)` is 0 where `n - m` is, if n is at least 1.
+    """Return a simpler size that is 0 wherever this one is: common factors of its terms that cannot be 0 are dropped,
+    and so is an operand of a maximum or minimum with which the sum cannot be 0: `b * n - b * max(0, m)` is 0 where
+    `n - m` is, if b and n are at least 1.
     """
+    if isinstance(size, int):
+        return size
+    common = tuple(atom for atom in _common(size.terms) if atom.bounds[0] > 0)
+    size = made({_left(monomial, common): factor for monomial, factor in size.terms.items()})
     for monomial, factor in _terms(size).items():
         extreme = monomial[0] if len(monomial) == 1 else None
         if not isinstance(extreme, Extreme):
