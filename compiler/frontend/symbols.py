@@ -414,6 +414,23 @@ def symbols_in_force() -> Symbols | None:
     return _IN_FORCE.get()
 
 
+def meet_in_body(claims: Iterable[Claim], states: Iterable[tuple[Type, Type]]) -> None:
+    """Record which of the inputs' dimensions sizes in the body of a loop are assumed to equal, because they meet in a
+    broadcast. `states`: what the loop begins with, and its type in all turns.
+    """
+    symbols = _IN_FORCE.get()
+    if symbols is None:
+        return
+    found = symbols_of(claim.size for claim in claims if claim.joins)
+    for first, always in states:
+        if isinstance(first, TensorType) and isinstance(always, TensorType):
+            begun = (a for a, b in zip(first.shape, always.shape, strict=False) if symbols_of([b]) & found)
+            found |= symbols_of(begun)
+    names = {symbol.name: None for symbol in found if symbol.name in symbols.asked}
+    symbols.joined |= names
+    symbols.met |= names
+
+
 def is_found(size: Size) -> bool:
     """Return whether a size depends on one that only a run can tell."""
     symbols = _IN_FORCE.get()

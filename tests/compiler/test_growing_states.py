@@ -175,3 +175,25 @@ def test_states_that_follow_sizes_that_are_found() -> None:
     rng = np.random.default_rng(0)
     for count in (3, 7, 40):
         both.expect_equal(x=rng.random(5).astype(np.float32), count=count)
+
+
+def test_one_row_of_an_input_is_beside_all_rows_that_a_loop_has() -> None:
+    """Where an input may have one row, or as many as a state that grows: it was taken to have as many in all turns."""
+    both = Both("""(int64 count, float[1, 2] start, float[rows, 2] w) => (float[n, 2] y) <bool on = {1}> {
+        y = Loop(count, on, start) <body = b (int64 i, bool go, float[p, 2] before) => (bool again, float[q, 2] after) {
+            again = Identity(go)  sum = Add(before, w)  after = Concat<axis = 0>(sum, w) }> }""")
+    for count in (0, 1, 4):
+        both.expect_equal(count=count, start=np.ones((1, 2), np.float32), w=np.full((1, 2), 3, np.float32))
+
+
+def test_a_state_that_begins_with_one_row_is_beside_one_that_grows() -> None:
+    both = Both("""(int64 count, float[8, 2] x, float[0, 2] empty, float[rows, 2] start)
+        => (float[n, 2] y, float[1, 2] z)
+        <bool on = {1}, int64[1] zero = {0}> {
+        y, z = Loop(count, on, empty, start) <body = b (int64 i, bool go, float[p, 2] before, float[r, 2] total)
+            => (bool again, float[q, 2] after, float[s, 2] sum) {
+            again = Identity(go)  row = Gather(x, i)  one = Unsqueeze(row, zero)
+            after = Concat<axis = 0>(before, one)  both = Add(after, total)  sum = ReduceSum(both, zero) }> }""")
+    x, empty = np.arange(16, dtype=np.float32).reshape(8, 2), np.zeros((0, 2), np.float32)
+    for count in (1, 2, 5):
+        both.expect_equal(count=count, x=x, empty=empty, start=np.ones((1, 2), np.float32))

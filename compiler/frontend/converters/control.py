@@ -11,6 +11,7 @@ from tilestitch.compiler.frontend.context import Context, Versioned
 from tilestitch.compiler.ir import UNKNOWN, Graph, OptionalType, SequenceType, TensorType, Type, Value
 
 from ..compared_sizes import claimed_condition
+from ..symbols import meet_in_body
 from .growing_sequences import LoopParts, scanned_sequences
 from .host_types import join_types, stacked
 
@@ -108,6 +109,8 @@ def _settled(
         results = body.outputs[results_from : results_from + len(types)]
         wider = [join_types(a, b.type) for a, b in zip(types, results, strict=True)]
         if wider == types:
+            formals = (value.type for value in body.inputs[len(head) :])
+            meet_in_body(body.claims, zip(state, formals, strict=False))
             return body, captures, types
         types = wider
     raise ctx.fail("the types of the carried values do not settle; give them the same type in every iteration")
