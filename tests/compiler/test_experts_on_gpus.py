@@ -17,6 +17,7 @@ from tilestitch.compiler import CompiledModel, compile_model
 from tilestitch.compiler.frontend import import_model
 from tilestitch.compiler.ir.evaluate import evaluate
 from tilestitch.runtime import Module, load
+from tilestitch.runtime.emulator import EmulatorOptions
 
 BLOCKED = 8
 """Bits with which ONNX Runtime's kernel rounds tokens, too, where scales are those of blocks."""
@@ -72,6 +73,14 @@ def test_odd_sizes(tokens: int) -> None:
     assert_close(emulated(model).run({"x": x})["y"], exact(model, x))
 
 
+def test_layers_whose_weights_do_not_all_stay_packed() -> None:
+    """A column of 74 codes of 4 bits is no whole number of words; copies of its matrices would be many."""
+    model, x = experts((53,), count=7, block=0, inner=74), floats(53, HIDDEN)
+    made = compiled(model)
+    assert not any(kernel["name"].startswith("gather") for kernel in made.specialisations[0].explanation["kernels"])
+    assert_close(load(made.to_bytes(), device="emulator").run({"x": x})["y"], run_ort(model, {"x": x})[0])
+
+
 @pytest.mark.parametrize(("precision", "error"), [("tf32", 1e-3), ("fp16", 2e-3), ("bf16", 1e-2)])
 @pytest.mark.parametrize("tokens", [1, 47])
 def test_lower_precision(precision: str, error: float, tokens: int) -> None:
@@ -79,6 +88,20 @@ def test_lower_precision(precision: str, error: float, tokens: int) -> None:
     wanted = run_ort(model, {"x": x})[0]
     found = emulated(model, precision=precision).run({"x": x})["y"]
     assert np.linalg.norm(found - wanted) <= error * np.linalg.norm(wanted)
+
+
+@pytest.mark.parametrize("sync", ["tile", "model"])
+@pytest.mark.parametrize("tokens", [3, 40])
+def test_indices_that_the_same_launch_computes(tokens: int, sync: str) -> None:
+    """A kernel waits for them before it fetches weights."""
+    model, x = experts((tokens,)), floats(tokens, HIDDEN)
+    made = compiled(model, sync=sync)
+    assert [launch.kind for launch in made.specialisations[0].plan.launches].count("tickets")
+    wanted = run_ort(model, {"x": x})[0]
+    for order in ("reversed", "adversarial"):
+        options = EmulatorOptions(block_order=order, thread_order="random", seed=5, resident_blocks=7)
+        with load(made.to_bytes(), device=options) as loaded:
+            assert_close(loaded.run({"x": x})["y"], wanted)
 
 
 @pytest.mark.parametrize("tokens", [3, 40])

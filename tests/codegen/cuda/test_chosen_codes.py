@@ -5,11 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.codegen.cuda.contraction_harness import anchored, check, interpret, lower, resources, run
+from tests.codegen.cuda.contraction_harness import anchored, check, interpret, lower, resources, run, target
 from tests.codegen.cuda.test_codes import FORMS, ORDERS, weights
 from tests.frontend.checks import assert_close
 from tilestitch.codegen.cuda.abi import CudaLaunch
+from tilestitch.codegen.cuda.gemm import codes
 from tilestitch.codegen.cuda.target import parse_cuda_target
+from tilestitch.codegen.cuda.toolchain.text import kernel_text
 from tilestitch.codegen.launch import PackedArg
 from tilestitch.compiler.ir import Graph, TensorType
 from tilestitch.compiler.ir.blocks import BlockFormat
@@ -66,6 +68,16 @@ def test_orders_of_blocks(rows: int, dtype: str, order: str) -> None:
     check(graph, [kernel(graph)], EmulatorOptions(block_order=order, seed=3))
 
 
+@pytest.mark.parametrize(("rows", "dtype"), [(1, "float32"), (33, "float32"), (33, "float16")])
+def test_matrices_of_more_than_two_gigabytes(rows: int, dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Indices take 64 bits then, as they do here from one byte on."""
+    monkeypatch.setattr(codes, "WIDE_FROM", 1)
+    graph = chosen(4, rows, 37, FORMS[1], dtype, exact=True)
+    launch = kernel(graph)
+    assert "int64_t" in kernel_text(launch.func, target())
+    check(graph, [launch])
+
+
 @pytest.mark.parametrize("rows", [1, 40])
 def test_indices_from_the_end_and_out_of_range(rows: int) -> None:
     """Those out of range are reported by a launch of their own; no kernel reads outside the weights."""
@@ -83,10 +95,10 @@ def test_indices_from_the_end_and_out_of_range(rows: int) -> None:
 def test_nothing_spills(form: BlockFormat) -> None:
     deep = BlockFormat(form.codes, form.block, form.scales, form.zeros, 2880)
     for architecture in ("sm_80", "sm_90a"):
-        target = parse_cuda_target(f"cuda:{architecture}")
+        cuda = parse_cuda_target(f"cuda:{architecture}")
         for rows, dtype in ((1, "float16"), (64, "float16"), (64, "float32")):
-            *_, launch = lower(chosen(8, rows, 512, deep, dtype), target)
-            _, spilled = resources(launch, architecture, target)
+            *_, launch = lower(chosen(8, rows, 512, deep, dtype), cuda)
+            _, spilled = resources(launch, architecture, cuda)
             assert spilled == 0, (launch.kind, architecture)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -181,7 +181,7 @@ def _mixed(
     if first is None or second is None:
         raise ctx.fail("the weights of the first or the second layer are missing; correct the model")
     shape = ctx.shape(x)
-    work = _work(ctx, first, indices)
+    work = _work(ctx, [w for w in weights if w is not None], indices)
     rows = work.rows(ctx, ctx.reshape(x, (ctx.dim(shares, 0), shape[-1])))
     gate = work.layer(ctx, rows, first, biases[0])
     hidden = _activated(ctx, gate, None if third is None else work.layer(ctx, rows, third, biases[2]))
@@ -189,13 +189,13 @@ def _mixed(
     return ctx.cast(ctx.reshape(work.mixed(ctx, y, shares), shape), dtype_of(x))
 
 
-def _work(ctx: Context, weights: Value, indices: Value) -> _OfAll | _OfBest:
+def _work(ctx: Context, weights: Sequence[Value], indices: Value) -> _OfAll | _OfBest:
     """Return which experts are computed for which rows. indices: int64 [tokens, k]."""
-    count, (tokens, each) = ctx.dim(weights, 0), ctx.shape(indices)
+    count, (tokens, each) = ctx.dim(weights[0], 0), ctx.shape(indices)
     how, pairs, most = ctx.scope.module.choosing, bounds_of(tokens * each)[1], 2 * count // each
     if how is None:
         return _OfAll(indices, count)
-    if not _are_blocks(weights):  # stored as they are for few tokens, packed for many: not both
+    if not all(map(_are_blocks, weights)):  # stored as they are for few tokens, packed for many: not both
         return _OfBest.singly(ctx, indices) if pairs <= how.most_floats * count else _OfAll(indices, count)
     # Of several sequences of open lengths, each is short.
     if is_few(tokens, most) or (is_open(tokens) and is_few(ctx.dim(ctx.input(0), -2), most)):
