@@ -10,7 +10,8 @@ from .driver import elements
 def axis_groups(source: Sequence[int], target: Sequence[int]) -> list[tuple[range, range]] | None:
     """Return the finest pairs of neighbouring source axes and target axes with equal numbers of elements, in order.
 
-    None for shapes without elements, where the pairs would not be unique. Axes of size 1 belong to the preceding group.
+    None for shapes without elements, where the pairs would not be unique, and where none are certain. Axes of size 1
+    belong to the preceding group.
     """
     if elements(source) != elements(target) or elements(source) == 0:
         return None
@@ -24,10 +25,12 @@ def axis_groups(source: Sequence[int], target: Sequence[int]) -> list[tuple[rang
         if j < len(target):
             b, j = target[j], j + 1
         while a != b:
-            if a < b:
+            if a < b and i < len(source):
                 a, i = a * source[i], i + 1
-            else:
+            elif j < len(target):
                 b, j = b * target[j], j + 1
+            else:  # a size of 0 or 1 counts as 1 when they are compared
+                return None
         while i < len(source) and source[i] == 1 and not (j < len(target) and target[j] == 1):
             i += 1
         while j < len(target) and target[j] == 1 and not (i < len(source) and source[i] == 1):

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from tests.passes.helpers import after, assert_same_values, body, ops, origins
 from tests.strategies import graphs
 from tilestitch.compiler.ir import Graph, TensorType
+from tilestitch.compiler.ir.sizes import Symbol, size_of
 from tilestitch.compiler.ir.text import parse_graph
 from tilestitch.passes import PassContext, VerifyListener, run_pipeline
 from tilestitch.passes.rewrite import REWRITES
@@ -576,6 +577,11 @@ def _regrouped(shape: list[int], random: object) -> list[int]:
         if random.random() < 0.3:  # type: ignore[attr-defined]
             target.append(1)
     return target
+
+
+def test_a_size_of_0_or_1_is_in_no_pair_that_is_certain() -> None:
+    size = size_of(Symbol("n", 1, 1, or_empty=True))
+    assert permuted_reshape((size, 3), (1, 0), (size, 3)) is None
 
 
 @given(st.lists(st.integers(1, 4), min_size=1, max_size=4), st.randoms(use_true_random=False))
