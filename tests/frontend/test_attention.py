@@ -6,7 +6,9 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from tests.frontend.checks import check_node, floats, host_steps, ints
+from tests.frontend.checks import check_node, floats, host_steps, ints, node_model, run
+from tilestitch.compiler import compile_model
+from tilestitch.runtime import load
 
 B, H, S, T, D = 2, 4, 3, 5, 8
 
@@ -36,6 +38,20 @@ def test_a_row_without_any_key_is_zero() -> None:
 
 def test_short_masks_hide_the_remaining_keys() -> None:
     check_node("Attention", [*qkv(), np.ones((S, 3), bool)], opset=24)
+
+
+@pytest.mark.parametrize("rows", [S, "rows"])
+def test_masks_of_one_column_are_broadcast_before_opset_24(rows: int | str) -> None:
+    """Each adds one number to all scores of a row. For known sizes, other keys than the first one were hidden."""
+    q, k, v = qkv()
+    mask = floats(1, 1, S, 1, seed=3)
+    proto = node_model("Attention", [q, k, v, mask], {}, opset=23)
+    if rows == "rows":
+        proto.graph.input[0].type.tensor_type.shape.dim[2].dim_param = rows
+    feeds = {f"x{i}": operand for i, operand in enumerate((q, k, v, mask))}
+    (unmasked,) = run(node_model("Attention", [q, k, v], opset=23), {name: feeds[name] for name in ("x0", "x1", "x2")})
+    with load(compile_model(proto).to_bytes()) as module:
+        np.testing.assert_allclose(module.run(feeds)["y0"], unmasked, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("mode", [0, 1, 2, 3])

@@ -134,10 +134,12 @@ def _additive(ctx: Context, mask: Value, dtype: str) -> Value:
 
 
 def _padded_mask(ctx: Context, mask: Value, columns: int) -> Value:
-    """Return the mask, extended to hide the keys beyond it; one of width one is broadcast by the addition."""
+    """Return the mask, extended to hide the keys beyond it. Before opset 24 it is not, and one of width one is
+    broadcast, as ONNX's function says.
+    """
     rank = ctx.rank(mask)
     missing = columns - ctx.dim(mask, rank - 1)
-    if missing <= 0:
+    if missing <= 0 or (ctx.opset < 24 and missing == columns - 1):
         return mask
     hidden = False if dtype_of(mask) == "bool" else -np.inf
     after = [0] * rank
