@@ -93,7 +93,8 @@ def why_not_launched(nodes: Mapping[str, Node], group: Group, target: TargetInfo
     """Return why the launches of a group of open size, which is a kernel otherwise, are not possible. `nodes`: of the
     graph, by name.
     """
-    if any(launch.temporaries for launch in launches_on(nodes, group, target)):
+    launches = launches_on(nodes, group, target)
+    if any(is_open(temporary.nbytes) for launch in launches for temporary in launch.temporaries):
         return "its launches exchange memory of open size"
     return None
 

@@ -11,12 +11,13 @@ from dataclasses import replace
 
 from tilestitch.compiler.ir import Node
 from tilestitch.compiler.ir.accesses import elementwise_walk
-from tilestitch.compiler.ir.sizes import Size, divisor_of, is_open
+from tilestitch.compiler.ir.sizes import Size, bounds_of, divisor_of, is_open
 from tilestitch.cost_model.protocol import LatencyModel
 from tilestitch.passes.fusion.stitcher import Stitched
 from tilestitch.passes.plan import Group, WhyNot
 from tilestitch.passes.plan.access import windows
 from tilestitch.passes.plan.access.row_loops import row_loops
+from tilestitch.passes.plan.attention.operands import attention_of
 from tilestitch.passes.plan.gemm.anchored import AnchoredGroup
 from tilestitch.passes.plan.gemm.contractions import gemm_of
 from tilestitch.passes.plan.gemm.direct import why_not_vectors
@@ -29,6 +30,7 @@ from tilestitch.passes.plan.schedules import (
     DirectSchedule,
     ElementwiseSchedule,
     GemmSchedule,
+    OpenAttentionSchedule,
     OpenElementwiseSchedule,
     OpenRowSchedule,
     OperatorSchedule,
@@ -44,6 +46,7 @@ from tilestitch.passes.plan.schedules import (
 )
 from tilestitch.passes.plan.target import TargetInfo
 from tilestitch.passes.plan.view import GroupView
+from tilestitch.passes.schedule.cuda.attention import SPLIT_KEYS
 from tilestitch.passes.schedule.cuda.elementwise import choose_vectors
 from tilestitch.passes.schedule.cuda.gemm import choose_among, tiled_schedules
 from tilestitch.passes.schedule.cuda.gpu import Gpu
@@ -86,7 +89,7 @@ def lifted_schedule(
         case GemmSchedule():
             return _gemm(schedule, before, view, gpu, model)
         case AttentionSchedule():
-            return replace(schedule, split_keys=1)
+            return _attention(schedule, view, gpu)
         case ScatterSchedule():
             return replace(schedule, by_claims=False)  # claims are memory of open size
         case SortSchedule():
@@ -127,6 +130,20 @@ def _windows(schedule: WindowSchedule, view: GroupView) -> WindowSchedule:
     fewer = (replace(schedule, pixels=schedule.pixels >> halvings) for halvings in range(schedule.pixels.bit_length()))
     whole = (each for each in fewer if windows.why_not_vectors(view.anchor, view.inputs, each) is None)
     return next(whole, WindowSchedule(schedule.threads))
+
+
+KEPT_BLOCKS = 2
+"""Blocks of 64 rows per multiprocessor for whose sums there is memory: one reads while another computes."""
+LEAST_STEPS = 2
+"""Least tiles of keys of a part: fewer take less time than combining it."""
+
+
+def _attention(schedule: AttentionSchedule, view: GroupView, gpu: Gpu) -> OpenAttentionSchedule:
+    """Let keys be split unless they are few, or there are always blocks enough without that."""
+    what = attention_of(AnchoredGroup.of(view))
+    split = OpenAttentionSchedule(schedule.tile, least_steps=LEAST_STEPS)
+    few = bounds_of(what.keys)[1] < SPLIT_KEYS or bounds_of(what.tiles(split))[0] >= gpu.device.sm_count
+    return split if few else replace(split, kept_rows=KEPT_BLOCKS * 64 * gpu.device.sm_count)
 
 
 def _lanes(lanes: int, extent: Size) -> int:

@@ -119,6 +119,18 @@ class AttentionSchedule:
 
 
 @dataclass(frozen=True)
+class OpenAttentionSchedule(AttentionSchedule):
+    """The same over open sizes. The keys are split at run time, into as many parts of at least `least_steps` tiles of
+    keys as memory for the sums of `kept_rows` rows of tiles allows; the last block of a tile of queries combines its
+    parts. kept_rows: 0 if keys are never split. split_keys: 1.
+    """
+
+    template: ClassVar[str] = "open_attention"
+    kept_rows: int = 0
+    least_steps: int = 1
+
+
+@dataclass(frozen=True)
 class DirectSchedule:
     """A convolution of narrow groups: one thread per `lanes` neighbouring channels of `pixels` neighbouring pixels."""
 
@@ -261,7 +273,7 @@ OpaqueSchedule: TypeAlias = (
 Schedule: TypeAlias = (
     ElementwiseSchedule | OpenElementwiseSchedule | TransposeSchedule | RowSchedule | OpenRowSchedule
     | SplitRowSchedule | OpaqueSchedule | GemmSchedule | DirectSchedule | BandSchedule | TicketSchedule
-    | LaunchesSchedule | BlockSchedule | AttentionSchedule | CpuSchedule
+    | LaunchesSchedule | BlockSchedule | AttentionSchedule | OpenAttentionSchedule | CpuSchedule
 )  # fmt: skip
 
 _INSIDE = (*get_args(Tile), AttentionMmaTile, AttentionSimtTile, TileEdge, Grouping, Bound, SharedPlace)

@@ -69,7 +69,7 @@ class Elements:
         exists = below(row, self.what.rows, self.walk.tiles * self.walk.bm)
         with when(both(is_first, exists)):
             sink.keep_statistics(self.around, self.batch, row, largest, total)
-        if self.walk.parts > 1:
+        if sink.several is True:
             return lambda sums: sums
         flaw = registers(1, self.dtype)
         T.buffer_store(flaw, zero(self.dtype), [0])
@@ -77,4 +77,9 @@ class Elements:
             mended = self.what.between.flawed(self.around.evaluator, self.batch, row, total)
             T.buffer_store(flaw, mended, [0])
         over = inverse(total)
-        return lambda sums: divided(sums, total, over, flaw[0])
+
+        def result(sums: Expr) -> Expr:
+            alone = divided(sums, total, over, flaw[0])
+            return alone if sink.several is False else tirx.Select(sink.several, sums, alone)
+
+        return result

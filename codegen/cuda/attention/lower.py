@@ -28,7 +28,7 @@ def lower_attention(view: GroupView, schedule: AttentionSchedule | None, target:
     if problem is not None:
         raise KernelError(f"group {view.name}: {problem}; repair the plan or write it again", view.origins)
     what, tile = attended(group), schedule.tile
-    steps = walk(what, tile.bm, tile.bn, schedule.split_keys)
+    steps = walk(what, schedule)
     if isinstance(tile, AttentionMmaTile):
         return emit_mma(what, tile, steps)
     return emit_simt(what, tile, steps)

@@ -7,6 +7,7 @@ from itertools import chain
 
 from tilestitch.compiler.ir.sizes import ceil_div
 from tilestitch.compiler.ir.types import HALVES, storage_bytes
+from tilestitch.passes.plan.access.positions import INT32_ELEMENTS
 from tilestitch.passes.plan.attention.operands import AttentionShape, attention_of
 from tilestitch.passes.plan.attention.pieces import pieces_of, stage_bytes
 from tilestitch.passes.plan.attention.tiles import (
@@ -22,7 +23,7 @@ from tilestitch.passes.plan.gemm.anchored import AnchoredGroup
 from tilestitch.passes.plan.gemm.check import Machine
 from tilestitch.passes.plan.gemm.kernels import AMPERE, TURING
 from tilestitch.passes.plan.schedule_check import block_size
-from tilestitch.passes.plan.schedules import AttentionSchedule
+from tilestitch.passes.plan.schedules import AttentionSchedule, OpenAttentionSchedule
 
 MOST_DOUBLED_COLUMNS = 128
 """Most result columns for which a thread on the ordinary units holds the sums of eight rows."""
@@ -53,9 +54,21 @@ def why_not_attention(group: AnchoredGroup, schedule: AttentionSchedule, machine
 
 def _parts(schedule: AttentionSchedule, what: AttentionShape) -> Iterator[str]:
     """Yield why the keys cannot be split into the scheduled number of parts."""
-    steps, parts = ceil_div(what.keys, schedule.tile.bn), what.parts(schedule.tile.bn, schedule.split_keys)
+    if isinstance(schedule, OpenAttentionSchedule):
+        yield from _open_parts(schedule, what)
+        return
+    steps, parts = ceil_div(what.keys, schedule.tile.bn), what.parts(schedule)
     if parts != schedule.split_keys:
         yield f"split_keys is {schedule.split_keys}: {steps} tiles of keys are cut into {parts} parts by that"
+
+
+def _open_parts(schedule: OpenAttentionSchedule, what: AttentionShape) -> Iterator[str]:
+    if schedule.split_keys != 1:
+        yield f"split_keys is {schedule.split_keys}; keys of open number are split at run time, so it is 1"
+    if schedule.least_steps < 1:
+        yield f"least_steps is {schedule.least_steps}; a part has at least one tile of keys"
+    if schedule.kept_rows % schedule.tile.bm or schedule.kept_rows * (what.columns + 2) >= INT32_ELEMENTS:
+        yield f"the sums of {schedule.kept_rows} rows are no whole tiles of {schedule.tile.bm}, or too many"
 
 
 def shared(tile: AttentionMmaTile | AttentionSimtTile, what: AttentionShape, limit: int) -> Iterator[str]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from tilestitch.compiler.ir import Node, Value
 from tilestitch.compiler.ir.indexing import unravel
-from tilestitch.compiler.ir.sizes import divisor_of, surely
+from tilestitch.compiler.ir.sizes import Size, ceil_div, divisor_of, largest, smallest, surely
 from tilestitch.compiler.ir.types import storage_bytes
 from tilestitch.passes.plan.access.neighbours import lie_together
 from tilestitch.passes.plan.access.vectors import VECTOR_BYTES, lanes_of
@@ -17,6 +17,7 @@ from tilestitch.passes.plan.gemm.anchored import AnchoredGroup
 from tilestitch.passes.plan.gemm.contractions import memory_of, operand_layout
 from tilestitch.passes.plan.gemm.gemm import OperandLayout
 from tilestitch.passes.plan.parts import Part, Roles, Softmax
+from tilestitch.passes.plan.schedules import AttentionSchedule, OpenAttentionSchedule
 
 MERGED_ROWS = 64
 """Query heads that share keys become rows of one tile where they have fewer rows than this in total."""
@@ -58,14 +59,19 @@ class AttentionShape:
         matmul = self.softmax.matmul
         return matmul.inputs[0].shape[-2 if matmul.attrs.get("trans_a") else -1]
 
-    def parts(self, bn: int, most: int) -> int:
-        """Return the number of equal parts (the last may be shorter) that tiles of `bn` keys are split into, at most
-        `most`.
+    def tiles(self, schedule: AttentionSchedule) -> Size:
+        """Return the number of tiles of queries."""
+        return self.batch * ceil_div(self.rows, schedule.tile.bm)
+
+    def parts(self, schedule: AttentionSchedule) -> Size:
+        """Return the number of equal parts that the keys are split into (the last ones may be shorter): of known sizes
+        at most the scheduled number.
         """
-        if most == 1:
-            return 1
-        steps = -(-self.keys // bn)
-        return -(-steps // -(-steps // most))
+        steps = ceil_div(self.keys, schedule.tile.bn)
+        if isinstance(schedule, OpenAttentionSchedule) and schedule.kept_rows:
+            kept = schedule.kept_rows // schedule.tile.bm // largest(1, self.tiles(schedule))
+            return largest(1, smallest(kept, steps // schedule.least_steps))
+        return 1 if schedule.split_keys == 1 else ceil_div(steps, ceil_div(steps, schedule.split_keys))
 
     def place(self, batch: Any, row: Any, column: Any) -> tuple[Any, ...]:
         """Return the index of a result."""

@@ -9,9 +9,13 @@ from functools import reduce
 from typing import NamedTuple
 
 from tilestitch.compiler.ir import Graph
-from tilestitch.passes.plan.buffers import BufferPlan
+from tilestitch.compiler.ir.sizes import is_open
+from tilestitch.passes.plan.buffers import BufferPlan, TemporaryBuffer
 from tilestitch.passes.plan.launches.launch import Edge, Launch
 from tilestitch.passes.plan.stitch_plan import Segment
+
+FAR = 1 << 62
+"""Beyond all bytes."""
 
 
 class Region(NamedTuple):
@@ -41,6 +45,7 @@ class Memory:
         self._aliases, self._places = buffers.aliases, buffers.places
         self._arena = {b.value: b for b in buffers.buffers}
         self._temporaries = {(t.group, t.name): t for t in buffers.temporaries}
+        self._first = next((t.offset_bytes for t in buffers.temporaries), 0)
         self._open = buffers.is_open
         """Whether memory consists of slots, each for whole values, so that locations have no order."""
 
@@ -50,10 +55,15 @@ class Memory:
         writes = [(name, self._region(name)) for name in launch.writes]
         for temporary in launch.temporaries:
             placed = self._temporaries[launch.group, temporary.name]
-            end = placed.offset_bytes + placed.nbytes
-            region = Region("temporaries", 0, 1) if self._open else Region("arena", placed.offset_bytes, end)
-            writes.append((temporary.name, region))
+            writes.append((temporary.name, self._region_of(placed)))
         return Accesses(tuple(reads), tuple(writes), launch.overlaps)
+
+    def _region_of(self, placed: TemporaryBuffer) -> Region:
+        """Return where a temporary is: in open memory relative to the first one."""
+        if not self._open:
+            return Region("arena", placed.offset_bytes, placed.end)
+        start = placed.offset_bytes - self._first
+        return Region("temporaries", *((-FAR, FAR) if is_open(start) else (start, start + placed.nbytes)))
 
     def _region(self, name: str) -> Region:
         root = self._aliases.get(name, name)

@@ -21,6 +21,7 @@ from tilestitch.passes.plan.schedules import (
     DirectSchedule,
     ElementwiseSchedule,
     GemmSchedule,
+    OpenAttentionSchedule,
     RowSchedule,
     Schedule,
 )
@@ -83,7 +84,7 @@ def grid_of(view: GroupView, schedule: Schedule | None) -> Grid | None:
             return Grid((found.parts, found.batch, found.m_blocks, found.n_blocks), min(rows, found.m_blocks))
         case AttentionSchedule(tile=tile):
             what = attention_of(AnchoredGroup.of(view))
-            if what.parts(tile.bn, schedule.split_keys) > 1:
+            if isinstance(schedule, OpenAttentionSchedule) or what.parts(schedule) > 1:
                 return None
             lead = what.result.shape[:-2] if what.merged == 1 else (what.batch,)
             return Grid((*lead, ceil(what.rows / tile.bm)), falling=True)

@@ -6,6 +6,7 @@ from dataclasses import replace
 from math import ceil
 
 from tilestitch.compiler.ir import Value
+from tilestitch.compiler.ir.types import storage_bytes
 from tilestitch.cost_model.facts import Arithmetic, KernelFacts, Part, Traffic, kernel_of
 from tilestitch.passes.plan.attention.operands import AttentionShape
 from tilestitch.passes.plan.attention.tiles import ACROSS, STAGES, AttentionMmaTile, AttentionSimtTile
@@ -15,7 +16,7 @@ from tilestitch.passes.plan.launches.cuda.attention import attention
 from tilestitch.passes.plan.launches.cuda.emitted import Emitted
 from tilestitch.passes.plan.own_kernels import Temporary
 from tilestitch.passes.plan.registers import registers_of
-from tilestitch.passes.plan.schedules import AttentionSchedule
+from tilestitch.passes.plan.schedules import AttentionSchedule, OpenAttentionSchedule
 from tilestitch.passes.plan.view import GroupView
 
 
@@ -44,7 +45,16 @@ def _fed(tile: AttentionSimtTile) -> float:
 
 def trips(what: AttentionShape, schedule: AttentionSchedule) -> tuple[int, int]:
     """Return the number of key tiles that a block loads in sequence, and how many are in flight at a time."""
-    return ceil(ceil(what.keys / schedule.tile.bn) / schedule.split_keys), STAGES
+    return ceil(ceil(what.keys / schedule.tile.bn) / what.parts(schedule)), STAGES
+
+
+def kept_bytes(what: AttentionShape, schedule: AttentionSchedule) -> int | None:
+    """Return the bytes of sums that a kernel keeps which splits keys at run time; None for other kernels."""
+    if not (isinstance(schedule, OpenAttentionSchedule) and schedule.kept_rows):
+        return None
+    parts = what.parts(schedule)
+    rows = parts * what.batch * what.rows if parts > 1 else 0
+    return rows * (what.columns + 2) * storage_bytes(what.acc_dtype)
 
 
 def candidate_facts(

@@ -22,7 +22,7 @@ from tilestitch.passes.plan.view import GroupView, levels, look_up
 from tilestitch.passes.schedule.evaluations import evaluations
 from tilestitch.passes.schedule.work import before, read_again, sides_of, work_of
 
-from .attention_facts import multiplied, trips, useful_rows
+from .attention_facts import kept_bytes, multiplied, trips, useful_rows
 from .gemm_facts import Tiling, from_l2, tiling_of
 
 CHECK = "check"
@@ -45,7 +45,10 @@ def gpu_facts(nodes: Mapping[str, Node], group: Group, roles: Roles, multiproces
     reductions = sum(part is Place.REDUCTION for part in roles.parts.values())
     work = replace(work, registers=registers_of(view, group.kind, group.schedule), barriers=reductions)
     main = next(i for i, launch in enumerate(launches) if launch.kind != CHECK)
-    traffic = _by_launch(work, group.name, launches, main)
+    kept = None
+    if isinstance(group.schedule, AttentionSchedule):
+        kept = kept_bytes(attention_of(AnchoredGroup.of(view, roles)), group.schedule)
+    traffic = _by_launch(work, group.name, launches, main, kept)
     parts = []
     for number, (launch, (reads, writes)) in enumerate(zip(launches, traffic, strict=True)):
         reads = tuple(from_l2(t, launch.blocks) for t in reads)
@@ -71,10 +74,10 @@ def _staged(view: GroupView, roles: Roles, dtype: str) -> Iterator[Arithmetic]:
 
 
 def _by_launch(
-    work: Part, name: str, launches: Sequence[Launch], main: int
+    work: Part, name: str, launches: Sequence[Launch], main: int, kept_bytes: int | None
 ) -> Iterator[tuple[tuple[Traffic, ...], tuple[Traffic, ...]]]:
     """Yield what each launch reads and writes: results in the last one that mentions them, everything else in the
-    first.
+    first. kept_bytes: those of temporaries that are used, where that depends on sizes.
     """
     first = {value: i for i in range(len(launches) - 1, main - 1, -1) for value in launches[i].reads}
     last = {value: i for i, launch in enumerate(launches) for value in launch.writes}
@@ -83,7 +86,8 @@ def _by_launch(
         reads = [t for t in work.reads if first.get(t.value, main) == number or t.value in checked]
         writes = [t for t in work.writes if last.get(t.value, main) == number]
         for temporary in launch.temporaries:
-            traffic = Traffic(f"{name}.{temporary.name}", temporary.nbytes, temporary.nbytes, "temporary")
+            nbytes = temporary.nbytes if kept_bytes is None else kept_bytes
+            traffic = Traffic(f"{name}.{temporary.name}", nbytes, nbytes, "temporary")
             holders = [i for i, each in enumerate(launches) if temporary in each.temporaries]
             if number == holders[0]:
                 writes.append(traffic)

@@ -21,6 +21,7 @@ from tilestitch.passes.plan.schedules import (
     AttentionSchedule,
     ElementwiseSchedule,
     GemmSchedule,
+    OpenAttentionSchedule,
     OpenElementwiseSchedule,
     OpenRowSchedule,
     OperatorSchedule,
@@ -41,7 +42,7 @@ KINDS = {
 }  # fmt: skip
 """Of launches."""
 OPEN = {
-    OpenElementwiseSchedule, OpenRowSchedule, RankSchedule, OperatorSchedule, OpenGemvTile,
+    OpenAttentionSchedule, OpenElementwiseSchedule, OpenRowSchedule, RankSchedule, OperatorSchedule, OpenGemvTile,
 }  # fmt: skip
 """What only kernels over open dimensions have; the queue has cases of their own for these."""
 

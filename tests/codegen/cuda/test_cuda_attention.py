@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,13 +18,14 @@ from tilestitch.codegen.cuda.abi import CudaLaunch
 from tilestitch.codegen.cuda.attention.mma import emit_mma
 from tilestitch.codegen.cuda.attention.operands import Attended, attended
 from tilestitch.codegen.cuda.attention.simt import emit_simt
-from tilestitch.codegen.cuda.attention.walk import Walk
+from tilestitch.codegen.cuda.attention.walk import Walk, walk
 from tilestitch.codegen.cuda.group import lower_group
 from tilestitch.codegen.cuda.toolchain.text import PRELUDE, kernel_text
 from tilestitch.codegen.errors import KernelError
 from tilestitch.cost_model.analytical import AnalyticalModel
 from tilestitch.passes.plan import GroupKind
-from tilestitch.passes.plan.attention.tiles import AttentionMmaTile, AttentionSimtTile
+from tilestitch.passes.plan.attention.tiles import AttentionMmaTile, AttentionSimtTile, padded
+from tilestitch.passes.plan.schedules import OpenAttentionSchedule
 from tilestitch.passes.schedule.kernels import schedule_group
 from tilestitch.runtime.emulator import EmulatorOptions
 
@@ -102,14 +104,16 @@ def extreme_rows(keys: int, largest: float) -> np.ndarray:
 @pytest.mark.parametrize(
     ("dtype", "tf32"), [("float16", False), ("float32", False), ("float32", True), ("float64", False)]
 )
-@pytest.mark.parametrize("parts", [False, True])
-def test_scores_of_any_size(parts: bool, dtype: str, tf32: bool) -> None:
+@pytest.mark.parametrize("parts", ["one", "known", "open"])
+def test_scores_of_any_size(parts: str, dtype: str, tf32: bool) -> None:
     """Queries are 0, so that a score is its mask exactly, in any precision."""
-    keys = 1030 if parts else 70
+    keys = 70 if parts == "one" else 1030
     rows = extreme_rows(keys, 65504.0 if dtype == "float16" else float(np.finfo(np.float32).max))
     case = Case(heads=1, queries=len(rows), keys=keys, mask="float", dtype=dtype, tf32=tf32)
     launches, graph, feeds = lower(case), attention(case), inputs_of(case)
-    assert (launches[-1].kind == "join") == parts
+    assert (launches[-1].kind == "join") == (parts != "one")
+    if parts == "open" and not tf32:
+        launches = split_at_run_time(case, 7)
     feeds["q"] = np.zeros_like(feeds["q"])
     feeds["mask"] = np.broadcast_to(rows, feeds["mask"].shape).astype(feeds["mask"].dtype)
     (result,) = run(launches, feeds, graph.outputs).values()
@@ -148,6 +152,49 @@ def test_parts_without_any_visible_key_count_for_nothing() -> None:
     what = described(case)
     launches = emit_simt(what, AttentionSimtTile(16, 16, 8, 8, 4), Walk(16, 16, 1, 65, 5, 1))
     check(case, launches, ORDERS)
+
+
+def split_at_run_time(case: Case, parts: int, bm: int = 16) -> tuple[CudaLaunch, ...]:
+    """Launches with memory for the sums of as many parts."""
+    what = described(case)
+    tile: AttentionMmaTile | AttentionSimtTile = AttentionSimtTile(
+        bm, 16, case.width, case.columns, 8 if case.dtype == "float64" else 4
+    )
+    if case.dtype in ("float16", "bfloat16"):
+        tile = AttentionMmaTile(bm // 16, 16, padded(case.width), padded(case.columns))
+    tiles = what.batch * -(-what.rows // bm)
+    steps = walk(what, OpenAttentionSchedule(tile, kept_rows=parts * tiles * bm))
+    assert steps.parts == parts
+    return emit_mma(what, tile, steps) if isinstance(tile, AttentionMmaTile) else emit_simt(what, tile, steps)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
+@pytest.mark.parametrize("parts", [1, 2, 4, 5, 13])
+def test_the_last_block_combines_keys_that_are_split_at_run_time(parts: int, dtype: str) -> None:
+    case = Case(queries=37, keys=230, width=24, columns=40, dtype=dtype, mask="float", merge_heads=True)
+    launches = split_at_run_time(case, parts)
+    assert check(case, launches, ORDERS) == [launches[0].kind]
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"mask": "window", "queries": 3}, {"mask": "causal", "queries": 70}, {"mask": "positions"}, {"columns": 7},
+        {"heads": 6, "kv_heads": 2, "grouped": True},
+    ],
+)  # fmt: skip
+def test_parts_split_at_run_time_may_see_no_key_or_end_early(changed: dict[str, Any], dtype: str) -> None:
+    case = replace(Case(queries=5, keys=230, dtype=dtype), **changed)
+    check(case, split_at_run_time(case, 14), ORDERS)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+@pytest.mark.parametrize("mended", [False, True])
+@pytest.mark.parametrize("parts", [1, 3])
+def test_hidden_rows_whose_keys_are_split_at_run_time(parts: int, mended: bool, dtype: str) -> None:
+    case = Case(queries=6, keys=90, mask="float", mended=mended, dtype=dtype)
+    check(case, split_at_run_time(case, parts), dead_rows=True)
 
 
 @pytest.mark.parametrize(("warps", "fragments"), [(1, 1), (4, 1), (1, 2), (2, 2)])
