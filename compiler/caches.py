@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 
 from tilestitch.codegen.program_types import SymbolNames, runtime_size, runtime_type
-from tilestitch.compiler.ir import Graph, Kind, Node, TensorType, Value, kind_of
+from tilestitch.compiler.ir import Graph, Node, TensorType, Value
 from tilestitch.compiler.ir.claims import Claim
 from tilestitch.compiler.ir.sizes import Size, Symbol, size_of
 from tilestitch.compiler.ir.symbol_uses import determined_by, symbols_of_values
@@ -24,9 +24,6 @@ from tilestitch.runtime.symbols import NO_LIMIT
 from tilestitch.runtime.types import TensorType as RuntimeType
 
 from .errors import OptionError
-
-LEAST_FACTOR = 2.0**-8
-"""Factors from here to 1 neither overflow nor lose significant digits, whichever operand they scale."""
 
 
 def length_classes(graphs: Sequence[Graph], patterns: Sequence[str]) -> dict[str, int]:
@@ -133,52 +130,9 @@ def _append(graph: Graph, value: Value, concat: Node, capacity: Size) -> None:
     whole.name, buffer.name = buffer.name, whole.name
     graph.remove(concat)
     graph.inputs.remove(value)
-    scale_other_operand(graph, rows)
 
 
 def _type(value: Value) -> RuntimeType:
     type_ = runtime_type(value.type, SymbolNames())
     assert isinstance(type_, RuntimeType)
     return type_
-
-
-def scale_other_operand(graph: Graph, rows: Value) -> None:
-    """Move, in place, the factors between `rows` of a cache and the second operand of a matmul to the first, if nothing
-    else reads the scaled values: `q @ (k * s)` becomes `(q * s) @ k`.
-
-    Exporters scale queries and keys each by the square root of attention's scale. Where the keys are a cache, that
-    would process all of its rows in each step, or copy them.
-    """
-    value, factors = rows, list[tuple[Node, Value]]()
-    while len(value.uses) == 1 and not graph.is_output(value):
-        ((user, place),) = value.uses
-        if user.op == "matmul":
-            if place == 1 and factors:
-                _move_factors(graph, user, factors)
-            return
-        if kind_of(user.op) is not Kind.VIEW:
-            factor = _factor_of(user, place)
-            if factor is None:
-                return
-            factors.append((user, factor))
-        value = user.output
-
-
-def _factor_of(node: Node, place: int) -> Value | None:
-    """Return the number by which a node multiplies its operand at a position; None for other nodes."""
-    if node.op != "mul":
-        return None
-    factor = node.inputs[1 - place]
-    if factor.data is None or factor.data.size != 1 or node.output.shape != node.inputs[place].shape:
-        return None
-    return factor if LEAST_FACTOR <= abs(float(factor.data.reshape(())[()])) <= 1 else None
-
-
-def _move_factors(graph: Graph, matmul: Node, factors: list[tuple[Node, Value]]) -> None:
-    for node, factor in factors:
-        scaled = next(v for v in node.inputs if v is not factor)
-        other = matmul.inputs[0]
-        number = graph.constant(factor.data.reshape(()), factor.dtype) if factor.data is not None else factor
-        graph.replace_uses(node.output, scaled)
-        graph.set_input(matmul, 0, graph.emit("mul", other, number, origins=node.origins, insert_before=matmul))
-        graph.remove(node)

@@ -13,7 +13,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -39,7 +39,7 @@ from benchmarks.device.cards import CARDS
 from benchmarks.device.feeds import feeds_of, poisoned, sample
 from benchmarks.device.interpreters import unsupported
 from benchmarks.device.launch_orders import reordered
-from benchmarks.device.sizes import SIZES
+from benchmarks.device.sizes import SIZES, Size
 from benchmarks.experts import Layer
 from tilestitch.compiler import compile_model
 from tilestitch.compiler.driver import CompiledModel
@@ -98,7 +98,7 @@ def entries() -> Iterator[Entry]:
     for name, case in open_cases.CASES.items():
         yield Entry("open", f"open.{name}", partial(bundle_open, f"open.{name}", case))
     for size in SIZES:
-        yield Entry("sizes", size.name, partial(_stripped, size.name, partial(onnx_of, size), "fp32", {}))
+        yield Entry("sizes", size.name, partial(bundle_size, size))
     for shape in gemm_bundle.SHAPES:
         yield Entry("gemm", shape.name, partial(gemm_bundle.bundle, shape))
     yield Entry("emulator", "emulator", emulator_bundle.bundle)
@@ -193,18 +193,26 @@ def _record(compiled: CompiledModel, path: Path) -> None:
 
 
 def _stripped(
-    entry: str, model: Callable[[], Path | onnx.ModelProto], precision: str, facts: dict[str, Any], folder: Path
-) -> dict[str, Any]:
-    """Artifact and graph without constants; which there are, by digest. If it branches, other orders, too."""
+    entry: str, model: Callable[[], Path | onnx.ModelProto], precision: str, facts: dict[str, Any], folder: Path,
+    sizes: Mapping[str, int] | None = None,
+) -> dict[str, Any]:  # fmt: skip
+    """Artifact and graph without constants; which there are, by digest. If it branches, other orders, too. sizes: of
+    open dimensions, for predictions.
+    """
     compiled = compile_model(model(), TARGET, precision=precision, strip_weights=True)
     graph = compiled.specialisations[0].graph
     (folder / f"{entry}.graph").write_text(print_graph(graph))
     constants = {digest: [data.dtype.name, list(data.shape)] for digest, data in constants_of(graph).items()}
-    known = {**facts, "constants": constants, "reference": not unsupported(graph), **_saved(compiled, folder, entry)}
+    known = {**facts, "constants": constants, "reference": not unsupported(graph),
+             **_saved(compiled, folder, entry, sizes=sizes)}  # fmt: skip
     others = reordered(with_one_image(compiled.contents, "cubin"))
     for order, contents in others.items():
         write_artifact(folder / f"{entry}.{order}.tsm", contents, deflate=False)
     return {**known, "orders": {order: f"{entry}.{order}" for order in others}}
+
+
+def bundle_size(size: Size, folder: Path) -> dict[str, Any]:
+    return _stripped(size.name, partial(onnx_of, size), "fp32", {}, folder, size.symbols)
 
 
 def bundle_pair(name: str, mlp: str, tokens: int, folder: Path) -> dict[str, Any]:
@@ -234,7 +242,9 @@ def bundle_shares(name: str, model: Callable[[], Path | onnx.ModelProto], folder
     return {"model": name.partition(".")[2], "forms": forms, "digest": digest}
 
 
-def _saved(compiled: CompiledModel, folder: Path, entry: str, image: str = "cubin") -> dict[str, Any]:
+def _saved(
+    compiled: CompiledModel, folder: Path, entry: str, image: str = "cubin", sizes: Mapping[str, int] | None = None
+) -> dict[str, Any]:
     """The artifact, and what is to be known of it."""
     path = folder / f"{entry}.tsm"
     write_artifact(path, with_one_image(compiled.contents, image), deflate=False)  # the archive packs them all
@@ -244,11 +254,13 @@ def _saved(compiled: CompiledModel, folder: Path, entry: str, image: str = "cubi
         "digest": hashlib.sha256(path.read_bytes()).hexdigest()[:16],
         "kinds": sorted({launch.symbol.rpartition("_")[0] for launch in launches}),
         "features": sorted({f for launch in launches for f in _features(launch)}),
-        **predictions(compiled),
+        **predictions(compiled, sizes=sizes),
     }
 
 
-def predictions(compiled: CompiledModel, share: int | None = None) -> dict[str, dict[str, float]]:
+def predictions(
+    compiled: CompiledModel, share: int | None = None, sizes: Mapping[str, int] | None = None
+) -> dict[str, dict[str, float]]:
     """What one and the same plan takes on each card, or on a share of it, in the planned order and one launch at a
     time.
     """
@@ -258,7 +270,7 @@ def predictions(compiled: CompiledModel, share: int | None = None) -> dict[str, 
         target = replace(planned.plan.target, device=find_device(card).name)
         if share is not None:
             target = replace(target, multiprocessors=share, is_share=True)
-        explained = explain_plan(planned.graph, planned.plan, target=target)
+        explained = explain_plan(planned.graph, planned.plan, target=target, given_sizes=sizes)
         found["predicted_us"][card] = explained["prediction"]["total_us"]
         found["one_at_a_time_us"][card] = explained["schedule"]["one_at_a_time_us"]
     return found

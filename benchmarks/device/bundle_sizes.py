@@ -23,8 +23,8 @@ def onnx_of(size: Size) -> onnx.ModelProto:
     ]  # fmt: skip
     graph = helper.make_graph(
         _nodes(size.operator), "size",
-        [helper.make_tensor_value_info(name, kind, shape) for name, shape in size.inputs.items()],
-        [helper.make_tensor_value_info("y", kind, size.output)], weights,
+        [helper.make_tensor_value_info(name, kind, size.declared(shape)) for name, shape in size.inputs.items()],
+        [helper.make_tensor_value_info("y", kind, size.declared(size.output))], weights,
     )  # fmt: skip
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 23)])
 
@@ -41,6 +41,7 @@ def _nodes(operator: str) -> list[Any]:
             return [helper.make_node("LayerNormalization", ["x", "g", "b"], ["y"], axis=-1)]
         case "gemv":
             return [helper.make_node("MatMul", ["x", "w"], ["y"])]
-        case "attention" | "causal_attention":
-            return [helper.make_node("Attention", ["x", "k", "v"], ["y"], is_causal=int(operator != "attention"))]
+        case "attention" | "causal_attention" | "decode" | "open_decode":
+            is_causal = int(operator == "causal_attention")
+            return [helper.make_node("Attention", ["x", "k", "v"], ["y"], is_causal=is_causal)]
     raise ValueError(f"there is no ONNX model of {operator!r}")

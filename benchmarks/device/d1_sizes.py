@@ -29,12 +29,12 @@ MOST_REFERENCE_ELEMENTS = 1 << 29
 
 
 def time_ours(setup: Setup, entry: dict[str, Any]) -> dict[str, Any]:
-    gpu = Gpu(setup.kernels("launch"))
+    gpu, size = Gpu(setup.kernels("launch")), BY_NAME[entry["name"]]
     with stripped(setup.bundle / f"{entry['name']}.tsm") as module:
-        _, run = queued(gpu, module)
+        _, run = queued(gpu, module, size.inputs)
         times = Timer(gpu, setup).times(run)
     predicted_us = told_for(gpu.device.name, entry["predicted_us"])
-    return {**times, **BY_NAME[entry["name"]].rates(times["device_us"]), "predicted_us": predicted_us}
+    return {**times, **size.rates(times["device_us"]), "predicted_us": predicted_us}
 
 
 def time_torch(setup: Setup, name: str) -> dict[str, Any]:
@@ -63,7 +63,7 @@ def check(setup: Setup, entry: dict[str, Any]) -> dict[str, Any]:
 
 def _key(name: str, by: str) -> dict[str, Any]:
     size = BY_NAME[name]
-    shape = [*size.inputs["x"], *(size.output[-1:] if size.operator == "gemv" else ())]
+    shape = [*size.shape, *(size.output[-1:] if size.operator == "gemv" else ())]
     return {"operator": size.operator, "shape": shape, "dtype": size.dtype, "by": by}
 
 
@@ -79,10 +79,12 @@ def peers(part: str, setup: Setup) -> Iterator[Case]:
 
 
 def right(part: str, setup: Setup) -> Iterator[Case]:
-    """Those whose reference fits, with the weights that both make of the same seed: where there are none."""
+    """Those whose reference fits, with the weights that both make of the same seed: where there are none. S1 tells
+    whether kernels over open sizes are right.
+    """
     for entry in setup.listing("sizes"):
         size = BY_NAME[entry["name"]]
-        scores = size.flops // (2 * size.output[-1]) if "attention" in size.operator else 0
-        if not size.weights and scores <= MOST_REFERENCE_ELEMENTS:
+        scores = size.flops // (2 * size.output[-1])
+        if not (size.weights or size.symbols) and scores <= MOST_REFERENCE_ELEMENTS:
             run = partial(check, setup, entry)
             yield Case(part, _key(entry["name"], "tilestitch"), run, needs=("torch",), fingerprint=entry["digest"])

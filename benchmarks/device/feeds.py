@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -41,8 +41,14 @@ def static_shape(info: ValueInfo) -> tuple[int, ...]:
     return tuple(int(size) for size in info.shape)
 
 
-def feeds_of(module: Module, rng: np.random.Generator) -> dict[str, np.ndarray]:
-    return {info.name: random_like(rng, info.dtype, static_shape(info)) for info in module.inputs}
+def feeds_of(
+    module: Module, rng: np.random.Generator, shapes: Mapping[str, tuple[int, ...]] | None = None
+) -> dict[str, np.ndarray]:
+    """`shapes`: of the inputs, where these are open."""
+    return {
+        info.name: random_like(rng, info.dtype, shapes[info.name] if shapes else static_shape(info))
+        for info in module.inputs
+    }
 
 
 def poisoned(module: Module) -> dict[str, np.ndarray]:

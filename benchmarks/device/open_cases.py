@@ -80,6 +80,12 @@ def _matmuls(kind: str) -> str:
     return f"({kind}[b, s, k] x, {kind}[b, k, t] u) => ({kind}[b, s, t] y) {{ p = MatMul(x, u)  y = Tanh(p) }}"
 
 
+DECODED = tuple(
+    {"b": b, "s": s, "t": t} for b, s, t in ((1, 1, 5001), (2, 3, 700), (1, 70, 300), (1, 1, 1), (3, 1, 257))
+)
+"""Keys in many parts, in few, in one."""
+
+
 CASES: Mapping[str, OpenCase | OpenModel] = {
     "elementwise": OpenCase(
         "(float[b, s, 24] x, float[24] w) => (float[b, 24, s] y)\n"
@@ -132,6 +138,16 @@ CASES: Mapping[str, OpenCase | OpenModel] = {
         "w = Softmax<axis=-1>(s)  y = MatMul(w, whole) }",
         (*_all("b", "past", "new", sizes=(1, 3, 17, 129)), {"b": 2, "past": 0, "new": 5}),
         donate=("old",),
+    ),
+    "decode": OpenCase(
+        "(float[b, 2, s, 8] x, float[b, 2, 8, t] k, float[b, 2, t, 8] v) => (float[b, 2, s, 8] y)\n"
+        "{ a = MatMul(x, k)  w = Softmax<axis=-1>(a)  y = MatMul(w, v) }",
+        DECODED,
+    ),
+    "decode.half": OpenCase(
+        "(float16[b, 2, s, 16] x, float16[b, 2, 16, t] k, float16[b, 2, t, 16] v) => (float16[b, 2, s, 16] y)\n"
+        "{ a = MatMul(x, k)  w = Softmax<axis=-1>(a)  y = MatMul(w, v) }",
+        DECODED, "float16",
     ),
     "some_or_none": OpenCase(
         "(float[n, 2] x, bool[n] m) => (float[k, 3] y) <float[2, 3] w = {1, 2, 3, 4, 5, 6}>\n"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +23,13 @@ def uploaded(gpu: Gpu, array: np.ndarray) -> DeviceArray:
     return DeviceArray(gpu.device, gpu.upload(array), array.dtype, array.shape, gpu)
 
 
-def queued(gpu: Gpu, module: Module) -> tuple[dict[str, DeviceArray], Callable[[], Any]]:
-    """Random inputs on the GPU, and a function that queues one run on them in the GPU's stream."""
-    given = {name: uploaded(gpu, array) for name, array in feeds_of(module, np.random.default_rng(2)).items()}
+def queued(
+    gpu: Gpu, module: Module, shapes: Mapping[str, tuple[int, ...]] | None = None
+) -> tuple[dict[str, DeviceArray], Callable[[], Any]]:
+    """Random inputs on the GPU, of these shapes where they are open, and a function that queues one run on them in the
+    GPU's stream.
+    """
+    feeds = feeds_of(module, np.random.default_rng(2), shapes)
+    given = {name: uploaded(gpu, array) for name, array in feeds.items()}
     outputs = module.run(given, on_device=True)
     return given, lambda: module.run(given, out=outputs, stream=gpu.stream)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from math import prod
 from typing import Any
 
@@ -15,6 +16,8 @@ LARGE_BYTES = 256 * MEBIBYTE
 COLUMNS = (1024, 8192)
 LENGTHS = (2048, 4096, 8192)
 HEADS, HEAD_WIDTH = 16, 128
+CACHED = (4096, 32768)
+DECODED_HEADS, CACHED_HEADS = 32, 8
 GEMV = (4096, 11008)
 ROWS = (1, 2, 4, 8)
 
@@ -31,8 +34,23 @@ class Size:
     flops: int = 0
 
     @property
+    def shape(self) -> tuple[int, ...]:
+        """What tells it from others: of decoding, the shape of the cache."""
+        return self.inputs["k" if "decode" in self.operator else "x"]
+
+    @property
     def name(self) -> str:
-        return f"{self.operator}_{'x'.join(map(str, self.inputs['x']))}.{self.dtype}"
+        return f"{self.operator}_{'x'.join(map(str, self.shape))}.{self.dtype}"
+
+    @property
+    def symbols(self) -> Mapping[str, int]:
+        """Names and values of the dimensions that are open: the numbers of queries and of keys."""
+        return {"s": self.output[2], "t": self.shape[2]} if self.operator.startswith("open") else {}
+
+    def declared(self, shape: tuple[int, ...]) -> tuple[int | str, ...]:
+        """The shape, with names in the place of open dimensions."""
+        names = {value: name for name, value in self.symbols.items()}
+        return tuple(names.get(extent, extent) if axis == 2 else extent for axis, extent in enumerate(shape))
 
     @property
     def moved_bytes(self) -> int:
@@ -61,6 +79,13 @@ def _attention(operator: str, dtype: str, length: int) -> Size:
     return Size(operator, dtype, inputs, shape, {}, flops // 2 if operator == "causal_attention" else flops)
 
 
+def _decode(operator: str, length: int) -> Size:
+    """One query of every head, several of which share keys."""
+    query, cache = (1, DECODED_HEADS, 1, HEAD_WIDTH), (1, CACHED_HEADS, length, HEAD_WIDTH)
+    inputs = {"x": query, "k": cache, "v": cache}
+    return Size(operator, "float16", inputs, query, {}, 4 * DECODED_HEADS * length * HEAD_WIDTH)
+
+
 def _gemv(dtype: str, rows: int) -> Size:
     depth, width = GEMV
     return Size("gemv", dtype, {"x": (rows, depth)}, (rows, width), {"w": GEMV}, 2 * rows * depth * width)
@@ -74,6 +99,7 @@ SIZES = (
     *(_attention("attention", dtype, length) for dtype in ("float16", "bfloat16") for length in LENGTHS),
     *(_attention("causal_attention", "float16", length) for length in LENGTHS),
     _attention("attention", "float32", LENGTHS[0]),
+    *(_decode(operator, length) for operator in ("decode", "open_decode") for length in CACHED),
 )
 BY_NAME = {size.name: size for size in SIZES}
 
@@ -90,6 +116,8 @@ def in_torch(size: Size) -> Callable[..., Any]:
         "layer_norm": lambda x, g, b: f.layer_norm(x, x.shape[-1:], g, b),
         "gemv": torch.matmul,
         "attention": f.scaled_dot_product_attention,
+        "decode": partial(f.scaled_dot_product_attention, enable_gqa=True),
+        "open_decode": partial(f.scaled_dot_product_attention, enable_gqa=True),
         "causal_attention": lambda q, k, v: f.scaled_dot_product_attention(q, k, v, is_causal=True),
     }
     return functions[size.operator]

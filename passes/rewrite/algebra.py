@@ -7,8 +7,9 @@ from typing import ClassVar
 
 import numpy as np
 
-from tilestitch.compiler.ir import Graph, Node, Value, reference
+from tilestitch.compiler.ir import Graph, Kind, Node, Value, kind_of, reference
 from tilestitch.compiler.ir.magnitudes import magnitude
+from tilestitch.compiler.ir.sizes import surely
 from tilestitch.compiler.ir.types import dtype_kind, is_float, is_integer, to_numpy_dtype
 from tilestitch.passes.contract import PassContext, PassResult
 
@@ -289,7 +290,46 @@ EXACT: dict[str, list[Pattern]] = {
     **{op: [rounding_twice] for op in ("floor", "ceil", "round", "trunc")},
 }
 
+LEAST_FACTOR = 2.0**-8
+"""Factors from here to 1 neither overflow nor lose significant digits, whichever operand they scale."""
+
+
+def scale_of_kept_keys(graph: Graph, node: Node) -> Replacement | None:
+    """Rewrite q @ view(k * s) to (q * s) @ view(k), where k is in memory anyway.
+
+    Exporters scale queries and keys each by the square root of attention's scale. Where the keys are a cache, that
+    would process all of its rows in each step, or copy them.
+    """
+    queries, keys = node.inputs
+    factor, views = 1.0, list[Node]()
+    while single_reader(graph, keys) and (made := keys.producer) is not None:
+        if made.op == "mul" and (number := _scalar(made)) is not None:
+            factor *= number
+            keys = next(v for v in made.inputs if v.data is None)
+        elif kind_of(made.op) is Kind.VIEW:
+            views.append(made)
+            keys = made.inputs[0]
+        else:
+            return None
+    if factor == 1 or not LEAST_FACTOR <= abs(factor) <= 1:
+        return None
+    if surely(lambda: queries.tensor_type.num_elements > keys.tensor_type.num_elements):
+        return None
+    for view in reversed(views):
+        keys = graph.emit(view.op, keys, origins=view.origins, insert_before=node, **view.attrs)
+    scale = graph.constant(np.asarray(factor, to_numpy_dtype(queries.dtype)), queries.dtype)
+    return [emit_like(graph, node, "matmul", emit_like(graph, node, "mul", queries, scale), keys, **node.attrs)]
+
+
+def _scalar(node: Node) -> float | None:
+    """Return the float by which a node multiplies an operand of its result's shape; None if it does not."""
+    one, other = node.inputs
+    x, number = (one, splat(other)) if one.data is None else (other, splat(one))
+    return number if isinstance(number, float) and x.type == node.output.type else None
+
+
 ROUNDING: dict[str, list[Pattern]] = {
+    "matmul": [scale_of_kept_keys],
     "add": [chain_of_constants],
     "mul": [chain_of_constants],
     "div": [divide_by_constant],

@@ -7,18 +7,24 @@ to be faster. An explicitly requested policy is applied wherever possible, wheth
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import ceil
 
-from tilestitch.compiler.ir import Graph
+from tilestitch.compiler.ir import Graph, Node
 from tilestitch.cost_model.devices import Device
 from tilestitch.cost_model.facts import KernelFacts
 from tilestitch.cost_model.protocol import LatencyModel, latency_us
 from tilestitch.passes.fusion.stages import Combine, Kernels
 from tilestitch.passes.plan import Group, WhyNot
+from tilestitch.passes.plan.gemm.anchored import AnchoredGroup
+from tilestitch.passes.plan.gemm.contractions import gemm_of
+from tilestitch.passes.plan.gemm.partition import partitioned
+from tilestitch.passes.plan.gemm.tiles import WgmmaTile
 from tilestitch.passes.plan.launches.cuda.group import ticketing_of, tying_of
-from tilestitch.passes.plan.schedules import LaunchesSchedule, TicketSchedule
+from tilestitch.passes.plan.schedules import GemmSchedule, LaunchesSchedule, TicketSchedule
 from tilestitch.passes.plan.sync.edges import TileEdge
+from tilestitch.passes.plan.view import look_up
 from tilestitch.passes.schedule.cuda.drawn import drawable
 from tilestitch.passes.schedule.cuda.gpu import Gpu
 from tilestitch.passes.schedule.device import device_of, multiprocessors_of
@@ -27,9 +33,32 @@ from tilestitch.passes.schedule.kernels import schedule_group
 
 from .check import Known, Parts, why_not_beside, why_not_drawn
 from .cost import beside_facts, gains, launches_of, slots
-from .order import rows_sooner
 from .policies import POLICIES, Policy, Wanted
 from .tickets import Tickets
+
+MOST_SHARE = 0.5
+"""Most of a GEMM's time that loading its operands from memory may take."""
+ROWS = (1, 2, 4)
+
+
+def rows_sooner(nodes: Mapping[str, Node], part: Group, device: Device, latency_us: float) -> Group:
+    """Return the part with as few rows of tiles together as that allows; unchanged if it is no GEMM of many rows.
+    latency_us: its predicted time.
+    """
+    schedule = part.schedule
+    if not isinstance(schedule, GemmSchedule) or schedule.tile_rows == 1:
+        return part
+    gemm = gemm_of(AnchoredGroup.of(look_up(nodes, part)))
+    assert gemm is not None, "a schedule of tiles is of a GEMM"
+    _, partition = partitioned(gemm, schedule)
+    cluster = schedule.tile.cluster if isinstance(schedule.tile, WgmmaTile) else 1
+    blocks = ceil(partition.m_blocks / cluster)
+    left, right = (operand.value.tensor_type.nbytes for operand in (gemm.a, gemm.b))
+    for rows in (r for r in ROWS if r < min(schedule.tile_rows, blocks)):
+        times = ceil(blocks / rows) if right > device.l2_bytes // 2 else 1
+        if (left + times * right) / device.dram_bytes_per_second * 1e6 <= MOST_SHARE * latency_us:
+            return replace(part, schedule=replace(schedule, tile_rows=rows))
+    return part
 
 
 @dataclass(frozen=True)

@@ -23,9 +23,8 @@ from tilestitch.passes.plan.cpu.images import ConvShape
 from tilestitch.passes.plan.cpu.isa import AVX2, AVX512, HALF_DOTS, SSE, TILE_DOTS
 from tilestitch.passes.plan.cpu.schedules import CpuConvSchedule, CpuWinogradSchedule
 from tilestitch.passes.plan.cpu.winograd import WinogradPlan
-from tilestitch.passes.schedule.cpu.conv import choose_conv, choose_direct
+from tilestitch.passes.schedule.cpu.conv import choose_conv, choose_direct, choose_winograd
 from tilestitch.passes.schedule.cpu.cycles import conv_cycles
-from tilestitch.passes.schedule.cpu.winograd import choose_winograd
 
 SCHEDULE = CpuWinogradSchedule(2, 2, 2, 8, 2, 1, stage=True, spill=True, tiles=3)
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import shutil
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 from onnx import ModelProto, parser
+from onnx.reference import ReferenceEvaluator
 
 from tests.compiled import assert_close
 from tests.tolerances import MODELS
@@ -113,3 +115,53 @@ def test_attentions_beside_each_other_do_not_wait_for_each_other() -> None:
     numbers = [number for number, launch in enumerate(launches) if launch.temporaries]
     assert len(numbers) == 2
     assert not [edge for edge in plan.edges or () if [edge.before, edge.after] == numbers]
+
+
+OPERATOR: dict[str, tuple[Any, ...]] = {
+    "plain": ("q, k, v", ""),
+    "causal": ("q, k, v", "<is_causal = 1>"),
+    "window": ("q, k, v", "<is_causal = 1, left_window_size = 2>", 25),
+    "past": ("q, k, v, , pk, pv", "<is_causal = 1>"),
+    "mask": ("q, k, v, m", "<scale = 0.5>"),
+    "bool mask": ("q, k, v, f", "<softcap = 2.0>"),
+    "lengths": ("q, k, v, , , , n", "<is_causal = 1>"),
+    "several inputs": ("q, k, v, m", "<is_causal = 1, q_num_heads = 6, kv_num_heads = 3>"),
+}
+SHAPES = {
+    "q": "float[b, 6, s, 8]", "k": "float[b, 3, t, 8]", "v": "float[b, 3, t, 8]", "pk": "float[b, 3, p, 8]",
+    "pv": "float[b, 3, p, 8]", "m": "float[s, t]", "f": "bool[s, t]", "n": "int64[b]",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("target", ["cpu", "emulator"])
+@pytest.mark.parametrize("case", OPERATOR)
+def test_the_operator_is_one_kernel_over_open_sizes(case: str, target: str) -> None:
+    """The operator's definition in ONNX scales the keys in memory, and adds a mask of zeros where there is none."""
+    names, attributes, *opset = OPERATOR[case]
+    given = ", ".join(f"{SHAPES[name.strip()]} {name.strip()}" for name in names.split(",") if name.strip())
+    outputs, result = ("y, whole, w", ", float[b, 3, u, 8] whole, float[b, 3, u, 8] w") if "pk" in names else ("y", "")
+    model = parser.parse_model(
+        f'<ir_version: 11, opset_import: ["" : {opset[0] if opset else 24}]> '
+        f"main ({given}) => (float[b, 6, s, 8] y{result})"
+        f" {{ {outputs} = Attention {attributes} ({names}) }}"
+    )
+    compiled = compile_model(model, target)
+    kinds = [group.kind.value for group in compiled.specialisations[0].plan.groups]
+    assert compiled.explain()["host"]["steps"] == 0 and kinds.count("attention") == 1
+    if target == "emulator":
+        assert len(kinds) == (3 if case == "past" else 1)  # the caches grow
+    reference = ReferenceEvaluator(model)
+    with load(compiled.to_bytes(), device=target) as module:
+        for b, s, t, p in (1, 1, 1, 1), (2, 3, 7, 5), (1, 13, 13, 0), (2, 1, 67, 3):
+            rng = np.random.default_rng(s)
+            extents = {"b": b, "s": s, "t": s if "pk" in names else t, "p": p}
+            feeds = {}
+            for info in model.graph.input:
+                shape = [d.dim_value or extents[d.dim_param] for d in info.type.tensor_type.shape.dim]
+                feeds[info.name] = rng.standard_normal(shape).astype(np.float32)
+            if "f" in feeds:
+                feeds["f"] = feeds["f"] > -1
+            if "n" in feeds:
+                feeds["n"] = rng.integers(1, extents["t"] + 1, b)
+            for actual, wanted in zip(module.run(feeds).values(), reference.run(None, feeds), strict=True):
+                assert_close(actual, wanted, MODELS["float32"])

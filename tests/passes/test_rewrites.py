@@ -87,6 +87,34 @@ def test_a_mask_that_hides_nothing_is_gone_though_it_broadcasts() -> None:
     assert [line.rsplit(" ", 0)[0] for line in body(graph)] == ["broadcast_to(x)"]
 
 
+SCALED_KEYS = """graph @g(%q: float32[2,3,ROWS,4], %k: float32[2,KEYS,4]) -> (%y) {
+  %f = constant [0.5] : float32[]
+  %p = mul(%q, %f) : float32[2,3,ROWS,4]
+  %t = reshape(%k) {shape = [2,1,KEYS,4]} : float32[2,1,KEYS,4]
+  %m = mul(%t, %f) : float32[2,1,KEYS,4]
+  %a = matmul(%p, %m) {trans_b = true} : float32[2,3,ROWS,KEYS]
+  %y = tanh(%a) : float32[2,3,ROWS,KEYS]
+}"""
+
+
+def scaled_keys(rows: int, keys: int) -> str:
+    return SCALED_KEYS.replace("ROWS", str(rows)).replace("KEYS", str(keys))
+
+
+def test_the_scale_of_keys_in_memory_is_that_of_queries() -> None:
+    """With their own it is one factor."""
+    assert body(after(scaled_keys(2, 9), "fixpoint{limit=8}(algebra,dce)")) == [
+        "reshape(k)", "mul(q, 0.25)", "matmul(mul_1, reshape)", "tanh(matmul)",
+    ]  # fmt: skip
+
+
+def test_the_scale_of_few_keys_or_of_keys_that_are_computed_stays() -> None:
+    computed = scaled_keys(2, 9).replace("reshape(%k)", "reshape(%e)")
+    computed = computed.replace("  %t =", "  %e = exp(%k) : float32[2,9,4]\n  %t =")
+    for text in (scaled_keys(9, 2), computed):
+        assert ops(after(text, "algebra")).count("mul") == 2
+
+
 def test_division_keeps_its_rounding_unless_reassociation_is_allowed() -> None:
     text = chain("%c = constant [3.0] : float32[]", "%y = div(%x, %c) : float32[2,3]")
     assert ops(after(text, "algebra")) == ["mul"]

@@ -106,8 +106,10 @@ def walk(attended: Attended, schedule: AttentionSchedule) -> Walk:
 BlockBody = Callable[[Surroundings, Thread, Expr, "Sink"], None]
 
 
-PARTS_TOGETHER = 4
-"""Parts that a thread loads at the same time: more would cost blocks per multiprocessor in all of the kernel."""
+KNOWN_TOGETHER, OPEN_TOGETHER = 8, 4
+"""Parts that a thread loads at the same time. Where their number is open, the kernel does other work, too, and more
+would cost blocks per multiprocessor.
+"""
 
 
 @dataclass(frozen=True)
@@ -140,7 +142,7 @@ class Kept:
         T.buffer_store(largest, -infinity(a.acc_dtype), [0])
         for i in range(lanes + 1):
             T.buffer_store(state, zero(a.acc_dtype), [i])
-        together = min(parts, PARTS_TOGETHER) if isinstance(parts, int) else PARTS_TOGETHER
+        together = min(parts, KNOWN_TOGETHER) if isinstance(parts, int) else OPEN_TOGETHER
         rounds = -(-parts // together) if isinstance(parts, int) else named((parts + (together - 1)) // together)
         with repeated(rounds) as round_:
             self._add(largest, state, parts, round_, column, (together, lanes))

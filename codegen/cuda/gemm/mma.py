@@ -18,9 +18,9 @@ from tvm.script.ir_builder import tirx as T
 from tilestitch.codegen.compute.dtypes import Expr, compute_dtype, dtype_of, storage_dtype, to_storage
 from tilestitch.codegen.cuda.abi import CudaLaunch, Thread, barrier
 from tilestitch.codegen.cuda.before import begin, is_early
+from tilestitch.codegen.cuda.gemm.codes import Waiting, Weights
 from tilestitch.codegen.cuda.gemm.fragments import Instruction, Piece, find_instruction, load_fragments
 from tilestitch.codegen.cuda.gemm.indexed import IndexedGemm, simplified, step_of
-from tilestitch.codegen.cuda.gemm.mma_codes import CodesPiece
 from tilestitch.codegen.cuda.gemm.partition import Sink, launch, locate
 from tilestitch.codegen.cuda.gemm.simt import store_columns, store_rows
 from tilestitch.codegen.cuda.pieces import named, registers, repeated, run, unrolled, when, zero
@@ -29,6 +29,40 @@ from tilestitch.codegen.cuda.surroundings import Anchored, Surroundings
 from tilestitch.compiler.ir.sizes import is_open
 from tilestitch.passes.plan.gemm.partition import Partition
 from tilestitch.passes.plan.gemm.tiles import MmaTile
+
+PACKING = {"float16": "ts_pack_f16", "bfloat16": "ts_pack_bf16"}
+"""Device functions that round two float32 and pack them in a register."""
+WORDS = 4
+"""Number of 32-bit words stored in one access."""
+
+
+class CodesPiece:
+    """The right operand's piece of a stage, where it is blockwise-quantised weights: a thread reads eight codes and
+    stores eight half floats, or four and four TF32. They stay packed while they wait in registers. `words`: shared
+    memory as uint32.
+    """
+
+    def __init__(self, around: Surroundings, piece: Piece, words: Any, batch: Expr) -> None:
+        codes = piece.operand.codes
+        assert codes is not None
+        self.piece, self.to, self.words = piece, codes.to, words
+        self.waiting = Waiting(Weights(around, piece.operand.value, codes, batch), piece.rounds, piece.width)
+
+    def keep(self, round_: Expr, stage: Expr, row: Expr, k: Expr) -> None:
+        """Store the floats of a round, a chunk of 16 bytes, to the stage that begins at an element."""
+        values, chunk, stored = self.waiting.values(round_), self.piece.chunk, registers(WORDS, "uint32")
+        with unrolled(WORDS) as i:
+            T.buffer_store(stored, self._word(values, i * (chunk // WORDS)), [i])
+        at = named((stage + self.piece.at(row, k)) // chunk) * WORDS
+        T.buffer_store(self.words, stored[run(0, WORDS)], [run(at, WORDS)])
+
+    def _word(self, values: Any, at: Expr) -> Expr:
+        """Return a float32, or two half floats, from a value on."""
+        packing = PACKING.get(self.to)
+        if packing is None:
+            return T.reinterpret("uint32", values[at])
+        return tirx.call_extern("uint32", packing, values[at], values[at + 1])
+
 
 WARP = 32
 

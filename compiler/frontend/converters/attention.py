@@ -8,10 +8,12 @@ from math import sqrt
 import numpy as np
 
 from tilestitch.compiler.ir import Value
+from tilestitch.compiler.ir.sizes import Size, is_open
 from tilestitch.compiler.ir.types import to_numpy_dtype
 
 from ..builder import Builder, dtype_of
 from ..context import Context, Converted, Versioned
+from ..errors import NotStatic
 from ..onnx_types import dtype_of as elem_dtype
 from .common import outputs_named
 from .reductions import softmax
@@ -108,11 +110,11 @@ def _bias(ctx: Context, dtype: str, extent: tuple[int, int, int], past: int) -> 
     mask = ctx.optional(3)
     if mask is not None:
         parts.append(_additive(ctx, _padded_mask(ctx, mask, columns), dtype))
-    offset: Value | int = past
+    offset: Value | int = ctx.size(past) if is_open(past) else past
     if lengths is not None:
         valid = ctx.reshape(lengths, (-1, 1, 1, 1))
-        parts.append(_additive(ctx, ctx.less(ctx.constant(np.arange(columns), "int64"), valid), dtype))
-        offset = ctx.sub(valid, rows)
+        parts.append(_additive(ctx, ctx.less(_places(ctx, columns), valid), dtype))
+        offset = ctx.sub(valid, ctx.size(rows) if is_open(rows) else rows)
     allowed = _window(ctx, offset, rows, columns)
     if allowed is not None:
         parts.append(_additive(ctx, allowed, dtype))
@@ -121,8 +123,10 @@ def _bias(ctx: Context, dtype: str, extent: tuple[int, int, int], past: int) -> 
     bias = parts[0]
     for part in parts[1:]:
         bias = ctx.add(bias, part)
-    never = bias.data is not None and not np.isneginf(bias.data.astype(np.float64).max(-1)).any()
-    return bias, not never
+    if bias.data is not None:
+        return bias, bool(np.isneginf(bias.data.astype(np.float64).max(-1)).any())
+    windowed = any(ctx.attr(f"{side}_window_size", -1) >= 0 for side in ("left", "right"))
+    return bias, mask is not None or lengths is not None or windowed  # a query sees the first key at least
 
 
 def _additive(ctx: Context, mask: Value, dtype: str) -> Value:
@@ -139,7 +143,11 @@ def _padded_mask(ctx: Context, mask: Value, columns: int) -> Value:
     """
     rank = ctx.rank(mask)
     missing = columns - ctx.dim(mask, rank - 1)
-    if missing <= 0 or (ctx.opset < 24 and missing == columns - 1):
+    if missing == 0 or (ctx.opset < 24 and missing == columns - 1):
+        return mask
+    if is_open(missing):
+        raise NotStatic(f"the mask of {mask.type} lacks {missing} of the keys")
+    if missing < 0:
         return mask
     hidden = False if dtype_of(mask) == "bool" else -np.inf
     after = [0] * rank
@@ -149,15 +157,21 @@ def _padded_mask(ctx: Context, mask: Value, columns: int) -> Value:
     )
 
 
+def _places(ctx: Context, count: Size) -> Value:
+    """Return the numbers from 0 to `count`."""
+    return ctx.iota(count) if is_open(count) else ctx.constant(np.arange(count), "int64")
+
+
 def _window(ctx: Context, offset: Value | int, rows: int, columns: int) -> Value | None:
     """Return the mask of the keys that a query may see by position: none after it (causal), and none outside the
     window.
     """
     causal = bool(ctx.attr("is_causal", 0))
     left, right = ctx.attr("left_window_size", -1), ctx.attr("right_window_size", -1)
-    position = ctx.constant(np.arange(rows)[:, None], "int64")
-    position = ctx.add(position, offset)
-    key = ctx.constant(np.arange(columns)[None], "int64")
+    if not causal and left < 0 and right < 0:
+        return None
+    position = ctx.add(ctx.reshape(_places(ctx, rows), (rows, 1)), offset)
+    key = ctx.reshape(_places(ctx, columns), (1, columns))
     rules = []
     if causal:
         rules.append(ctx.less_equal(key, position))
@@ -165,8 +179,6 @@ def _window(ctx: Context, offset: Value | int, rows: int, columns: int) -> Value
         rules.append(ctx.less_equal(ctx.sub(position, left), key))
     if right >= 0:
         rules.append(ctx.less_equal(key, ctx.add(position, right)))
-    if not rules:
-        return None
     allowed = rules[0]
     for rule in rules[1:]:
         allowed = ctx.emit("logical_and", allowed, rule)

@@ -54,7 +54,11 @@ def test_families_are_those_that_their_names_say(name: str, tmp_path: Path) -> N
 @pytest.mark.parametrize("size", SIZES[:1] + SIZES[-1:], ids=lambda size: size.name)
 def test_operators_are_onnx_models_of_the_sizes_that_are_counted(size: Any) -> None:
     graph = onnx_of(size).graph
-    shapes = {v.name: tuple(d.dim_value for d in v.type.tensor_type.shape.dim) for v in (*graph.input, *graph.output)}
+    shapes = {
+        v.name: tuple(size.symbols[d.dim_param] if d.dim_param else d.dim_value for d in v.type.tensor_type.shape.dim)
+        for v in (*graph.input, *graph.output)
+    }
+    assert {d.dim_param for v in graph.input for d in v.type.tensor_type.shape.dim} - {""} == set(size.symbols)
     assert shapes == {**size.inputs, "y": size.output}
 
 

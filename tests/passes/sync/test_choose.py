@@ -16,8 +16,7 @@ from tilestitch.passes.explain import explain_plan
 from tilestitch.passes.plan import WhyNot
 from tilestitch.passes.plan.schedules import GemmSchedule
 from tilestitch.passes.schedule.device import device_of
-from tilestitch.passes.sync.choose import Chooser, TiedGroup
-from tilestitch.passes.sync.order import rows_sooner
+from tilestitch.passes.sync.choose import Chooser, TiedGroup, rows_sooner
 
 GPT3 = 12288, 4 * 12288 // 8
 """Width, and hidden width split over eight GPUs."""
