@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tilestitch.passes.fusion.closure import Closure, Reach
-from tilestitch.passes.fusion.search.steps import Depths
+from tilestitch.passes.fusion.search.packs import Depths
 
 Edges = list[set[int]]
 
