@@ -250,10 +250,12 @@ class Symbols:
         return best is not None
 
     def _is_sum_of_found(self, symbol: Symbol, value: Size) -> bool:
-        """Return whether a dimension of an input is made of several sizes that only a run can tell: it cannot tell
-        these.
+        """Return whether a dimension of an input is made of several sizes that only a run can tell, or of one times
+        another: it cannot tell these.
         """
-        return symbol.name in self.asked and sum(s.name not in self.asked for s in symbols_of([value])) > 1
+        found = [s.name for s in symbols_of([value]) if s.name not in self.asked]
+        many = len(found) > 1 or any(is_open(at(value, {name: 2}) - at(value, {name: 1})) for name in found)
+        return symbol.name in self.asked and many
 
     def _join(self, symbol: Symbol, value: Size) -> None:
         """Record that a dimension is assumed equal to another one, or to a number; a sum of several is not one of the

@@ -282,6 +282,13 @@ BLOCKS = """(float[1, 4, h, w] x) => (float[1, 4, h, w] y)
 }"""
 
 
+def test_a_side_that_is_a_found_size_times_another_tells_neither() -> None:
+    """Heads that groups are made of: the artifact could not be loaded, as nothing determined their number."""
+    text = "(float[a, b, 8, 2] q, float[1, d, 3, 2] k, float[n, n, 3, 5] v) => (float[a, b, 8, 5] y)"
+    feeds = {"q": floats(1, 1, 8, 2), "k": floats(1, 1, 3, 2), "v": floats(1, 1, 3, 5)}
+    operators_on_host(text + " { y = Attention(q, k, v) }", {}, [feeds], 23)
+
+
 def test_sides_of_inputs_may_be_multiples_of_sizes_that_are_found() -> None:
     """PyTorch's exporter writes pixel_unshuffle with a Reshape whose sizes are known once those of the input are."""
     made = parser.parse_model('<ir_version: 8, opset_import: ["" : 18]> g ' + BLOCKS)
