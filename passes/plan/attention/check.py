@@ -67,8 +67,8 @@ def _open_parts(schedule: OpenAttentionSchedule, what: AttentionShape) -> Iterat
         yield f"split_keys is {schedule.split_keys}; keys of open number are split at run time, so it is 1"
     if schedule.least_steps < 1:
         yield f"least_steps is {schedule.least_steps}; a part has at least one tile of keys"
-    if schedule.kept_rows % schedule.tile.bm or schedule.kept_rows * (what.columns + 2) >= INT32_ELEMENTS:
-        yield f"the sums of {schedule.kept_rows} rows are no whole tiles of {schedule.tile.bm}, or too many"
+    if schedule.kept_rows % schedule.tile.bm or not 0 <= schedule.kept_rows * (what.columns + 2) < INT32_ELEMENTS:
+        yield f"the sums of {schedule.kept_rows} rows are no whole tiles of {schedule.tile.bm}, or too many or few"
 
 
 def shared(tile: AttentionMmaTile | AttentionSimtTile, what: AttentionShape, limit: int) -> Iterator[str]:

@@ -281,6 +281,7 @@ def test_another_tile_of_attention_is_emitted_as_it_is(schedule: AttentionSchedu
         (OpenAttentionSchedule(AttentionSimtTile(32, 32, 16, 16, 4), 1, 64, 0), "least_steps is 0; .* at least one"),
         (OpenAttentionSchedule(AttentionSimtTile(32, 32, 16, 16, 4), 1, 40), "of 40 rows are no whole tiles of 32"),
         (OpenAttentionSchedule(AttentionSimtTile(32, 32, 16, 16, 4), 1, 1 << 27), "or too many"),
+        (OpenAttentionSchedule(AttentionSimtTile(32, 32, 16, 16, 4), 1, -32), "-32 rows .* or too many or few"),
         (WindowSchedule(256), "does not compute attention"),
         (None, "it was not scheduled"),
     ],
