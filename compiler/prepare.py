@@ -106,7 +106,7 @@ class Job:
 
         # Kernels of a given plan can expose only what they store.
         names = () if self.plans else self.expose
-        choosing = Choosing((32, 64), 1 / 6) if self.context.target.is_gpu else Choosing((8,), 2)
+        choosing = Choosing.on(self.context.target.is_gpu, self.options["precision"])
         checked = checked_model(self.source.model, self.source.folder, choosing=choosing)
 
         def convert(shapes: ShapeSet, region: Region | None, whole: bool = False) -> ImportedModel:

@@ -31,14 +31,28 @@ def canonical_domain(domain: str) -> str:
     return "" if domain == "ai.onnx" else domain
 
 
+PER_MATRIX = 32
+"""Indices per matrix above which there are many."""
+
+
 @dataclass(frozen=True)
 class Choosing:
-    """How the target's kernels multiply by those of constant matrices that indices choose: `rows` at a time, or more
-    where there are many; floats, which GPUs copy first, for at most so many indices per matrix.
+    """How the target's kernels multiply by those of constant matrices that indices choose. few: up to so many indices
+    per matrix, one by one; few_floats: the same for floats, which GPUs copy first. rows, rows_of_halves: of the tiles
+    of float32 and of half floats that more indices have; up to `PER_MATRIX` of them, and beyond.
     """
 
-    rows: Sequence[int]
-    most_floats: float
+    few: int
+    few_floats: float
+    rows: tuple[int, int]
+    rows_of_halves: tuple[int, int]
+
+    @staticmethod
+    def on(is_gpu: bool, precision: str) -> Choosing:
+        """As the latency model of GPUs has it, whose tensor cores multiply 32 rows or more."""
+        if not is_gpu:
+            return Choosing(2, 2, (8, 8), (8, 8))
+        return Choosing(4, 1 / 6, (8, 64) if precision == "fp32" else (32, 64), (32, 64))
 
 
 @dataclass

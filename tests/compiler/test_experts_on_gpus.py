@@ -16,6 +16,7 @@ from tests.frontend.microsoft.checks import run_ort
 from tilestitch.compiler import CompiledModel, compile_model
 from tilestitch.compiler.frontend import import_model
 from tilestitch.compiler.ir.evaluate import evaluate
+from tilestitch.passes.plan.schedules import GemmSchedule
 from tilestitch.runtime import Module, load
 from tilestitch.runtime.emulator import EmulatorOptions
 
@@ -129,6 +130,18 @@ def test_the_bytes_that_are_read_are_those_of_the_chosen_matrices(tokens: int, m
     sizes = [2 * INNER * (HIDDEN // 32) * (16 + 4), HIDDEN * (INNER // 32) * (16 + 4)]
     for found, size in zip(read, sizes, strict=True):
         assert matrices * size <= found < 2 * matrices * size
+
+
+@pytest.mark.parametrize(
+    ("tokens", "precision", "tile"),
+    [(12, "fp32", "gemv"), (12, "bf16", "gemv"), (20, "fp32", "gemv"), (20, "bf16", "mma"), (200, "fp32", "simt"),
+     (200, "tf32", "mma")],
+)  # fmt: skip
+def test_tiles_are_of_the_kernels_that_suit_the_arithmetic(tokens: int, precision: str, tile: str) -> None:
+    (made,) = compiled(experts((tokens,), count=6, best=2), precision=precision).specialisations
+    groups = [group for group in made.plan.groups if any(name.startswith("block_matmul") for name in group.nodes)]
+    schedules = [group.schedule for group in groups if isinstance(group.schedule, GemmSchedule)]
+    assert [schedule.tile.template for schedule in schedules] == [tile, tile]
 
 
 def test_no_launch_checks_the_indices_of_tokens_of_a_known_number() -> None:

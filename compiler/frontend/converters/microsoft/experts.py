@@ -12,6 +12,7 @@ from tilestitch.compiler.ir.sizes import Size, bounds_of, is_open, smallest
 
 from ...builder import Builder, dtype_of
 from ...context import Context, Converted
+from ...scope import PER_MATRIX
 from ...symbols import is_few
 from ..activations import relu, tanh_gelu
 from ..blocks import DEQUANTISE, Blocks, dequantised
@@ -192,16 +193,17 @@ def _mixed(
 def _work(ctx: Context, weights: Sequence[Value], indices: Value) -> _OfAll | _OfBest:
     """Return which experts are computed for which rows. indices: int64 [tokens, k]."""
     count, (tokens, each) = ctx.dim(weights[0], 0), ctx.shape(indices)
-    how, pairs, most = ctx.scope.module.choosing, bounds_of(tokens * each)[1], 2 * count // each
+    how, pairs = ctx.scope.module.choosing, bounds_of(tokens * each)[1]
     if how is None:
         return _OfAll(indices, count)
+    most = how.few * count // each
     if not all(map(_are_blocks, weights)):  # stored as they are for few tokens, packed for many: not both
-        return _OfBest.singly(ctx, indices) if pairs <= how.most_floats * count else _OfAll(indices, count)
+        return _OfBest.singly(ctx, indices) if pairs <= how.few_floats * count else _OfAll(indices, count)
     # Of several sequences of open lengths, each is short.
     if is_few(tokens, most) or (is_open(tokens) and is_few(ctx.dim(ctx.input(0), -2), most)):
         return _OfBest.singly(ctx, indices)
-    height = next((rows for rows in how.rows if pairs <= rows * count), how.rows[-1])
-    return _OfBest.sorted(ctx, indices, count, height)
+    few, many = how.rows if dtype_of(ctx.input(0)) == "float32" else how.rows_of_halves
+    return _OfBest.sorted(ctx, indices, count, few if pairs <= PER_MATRIX * count else many)
 
 
 def _are_blocks(weights: Value) -> bool:
