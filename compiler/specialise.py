@@ -438,7 +438,7 @@ def _grown(node: Node) -> Iterator[tuple[Value, int]]:
     sizes = zip(value.tensor_type.shape, node.attrs["after"], node.output.tensor_type.shape, strict=True)
     for axis, (size, after, whole) in enumerate(sizes):
         for symbol in symbols_of([size]) & symbols_of([after]):
-            if not isinstance(whole, str) and size == size_of(symbol) and not is_empty_without(whole, symbol):
+            if not isinstance(whole, str) and size == size_of(symbol) and not is_empty_without(whole, symbol.name):
                 yield value, axis
 
 

@@ -89,7 +89,7 @@ def _perhaps_none(type_: TensorType) -> list[Size]:
 def may_be_0(size: Size) -> bool:
     """Return whether a size may be 0 when the kernel is launched, which proofs about open sizes ignore."""
     lacking = (s for s in symbols_of([size]) if s.or_empty and s not in _PRESENT.get())
-    return bounds_of(size)[0] <= 0 or any(is_empty_without(size, s) for s in lacking)
+    return bounds_of(size)[0] <= 0 or any(is_empty_without(size, s.name) for s in lacking)
 
 
 def symbols_among(nodes: Sequence[Node]) -> bool:

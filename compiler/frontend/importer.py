@@ -19,7 +19,7 @@ from onnx import FunctionProto, ModelProto, NodeProto, ValueInfoProto
 
 from tilestitch.compiler.ir import UNKNOWN, AnyRankTensor, Graph, Kind, TensorType, Type, Value, kind_of
 from tilestitch.compiler.ir.claims import Claim, noting
-from tilestitch.compiler.ir.sizes import Size, Symbol, at, size_of, symbols_of
+from tilestitch.compiler.ir.sizes import Size, Symbol, is_empty_without, size_of, symbols_of
 from tilestitch.compiler.ir.substitute import change_ranges
 from tilestitch.compiler.ir.symbol_uses import idle_symbols, remove_dead
 from tilestitch.compiler.ir.types import is_static_tensor
@@ -74,8 +74,8 @@ class ImportedModel:
 
     def empty_with(self, names: Iterable[str]) -> tuple[str, ...]:
         """Return the other open dimensions that are 0 where these are."""
-        zeros = dict.fromkeys(names, 0)
-        return tuple(name for name, size in self.known.items() if at(size, zeros) == 0)
+        zeros = tuple(names)
+        return tuple(name for name, size in self.known.items() if is_empty_without(size, *zeros))
 
 
 def import_model(

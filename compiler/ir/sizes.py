@@ -73,10 +73,10 @@ def with_quotient(size: Size, quotient: Quotient, value: Size) -> Size:
     return _as_int(polynomial.with_quotient(size, quotient, value))
 
 
-def is_empty_without(size: Size, symbol: Symbol) -> bool:
-    """Return whether a size is 0 where a symbol is; False for one that has no value there."""
+def is_empty_without(size: Size, *names: str) -> bool:
+    """Return whether a size is 0 where some symbols are; False for one that has no value there."""
     try:
-        return (not is_open(size) and size == 0) or at(size, {symbol.name: 0}) == 0
+        return (not is_open(size) and size == 0) or at(size, dict.fromkeys(names, 0)) == 0
     except (UndecidedError, ZeroDivisionError):
         return False
 

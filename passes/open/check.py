@@ -163,7 +163,7 @@ def _made_of_nothing(nodes: Sequence[Node], schedule: Schedule | None) -> str | 
         results = [v.tensor_type.num_elements for v in node.outputs]
         known = isinstance(schedule, _ASKING) and (node.op in _OF_NOTHING or node.attrs.get("mode") == "constant")
         for symbol in symbols_of(counts):
-            empty = symbol.or_empty and any(is_empty_without(count, symbol) for count in counts)
-            if empty and not known and not all(is_empty_without(count, symbol) for count in results):
+            empty = symbol.or_empty and any(is_empty_without(count, symbol.name) for count in counts)
+            if empty and not known and not all(is_empty_without(count, symbol.name) for count in results):
                 return f"{node.op} has a result where {symbol} is 0, and no kernel for that"
     return None

@@ -24,8 +24,10 @@ from tilestitch.compiler.frontend import (
     convert_checked,
     import_model,
 )
-from tilestitch.compiler.ir import TensorType
+from tilestitch.compiler.frontend.importer import ImportedModel
+from tilestitch.compiler.ir import Graph, TensorType
 from tilestitch.compiler.ir.evaluate import evaluate
+from tilestitch.compiler.ir.sizes import Symbol, size_of
 
 FLOAT, INT64 = TensorProto.FLOAT, TensorProto.INT64
 
@@ -527,3 +529,9 @@ def test_a_constant_index_out_of_range_is_left_to_the_run() -> None:
     node = helper.make_node("Gather", ["k", "i"], ["y"])
     graph = import_model(model_of([node], [], [info("y", [1])], {"k": floats(3), "i": np.array([7])})).graph
     assert [n.op for n in graph.nodes] == ["gather"]
+
+
+def test_a_quotient_by_a_size_of_0_has_no_value_there() -> None:
+    m, n = (size_of(Symbol(name, 1)) for name in "mn")
+    model = ImportedModel(Graph("g"), (), (), {}, {}, known={"part": m // n, "whole": m * n})
+    assert model.empty_with(["n"]) == ("whole",)

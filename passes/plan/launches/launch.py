@@ -199,4 +199,4 @@ def needed_for_any(view: GroupView) -> frozenset[Symbol]:
     """Return the symbols that may be 0 and that make the group's stored values empty where they are."""
     stored = [v.tensor_type.num_elements for v in view.stored]
     empty = (s for s in symbols_of(stored) if s.or_empty)
-    return frozenset(s for s in empty if all(is_empty_without(count, s) for count in stored))
+    return frozenset(s for s in empty if all(is_empty_without(count, s.name) for count in stored))
