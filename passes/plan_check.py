@@ -29,7 +29,7 @@ from .plan.schedule_check import why_not
 from .plan.schedules import AttentionSchedule, BandSchedule, DirectSchedule, GemmSchedule, RowSchedule
 from .plan.target import TargetInfo
 from .plan.view import look_up
-from .schedule.cases import why_not_cases
+from .schedule.cases import why_not_cases, why_not_kept
 from .schedule.cuda.gpu import Gpu
 from .schedule.launches import nested_graphs
 from .schedule.memory import lifetimes_of
@@ -169,8 +169,10 @@ class _Checker:
 
     def _check_cases(self, group: Group) -> None:
         problem = next((f"its part {part.name} has cases" for part in group.parts if part.cases is not None), None)
-        if group.cases is not None:
-            problem = problem or why_not_cases(self.nodes, group, self.plan.target)
+        if problem is None and group.cases is not None:
+            problem = why_not_cases(self.nodes, group, self.plan.target)
+        elif problem is None:
+            problem = next(filter(None, (why_not_kept(self.nodes, each) for each in (group, *group.parts))), None)
         if problem is not None:
             self.fail(f"group {group.name}: {problem}")
 

@@ -320,22 +320,26 @@ class _Checker:
         """Check a launch. `shared`: counters of launches that it overlaps."""
         written = self.launches.check(launch, where, self.set_values, self.made_on_host, shared)
         if launch.cases is not None:
-            self._check_cases(launch, launch.cases, written, where)
+            waits = bool(shared) or (isinstance(launch, DeviceLaunch) and launch.cooperative)
+            self._check_cases(launch, launch.cases, written, where, waits)
         self.set_values |= written
 
     def _check_cases(
         self, launch: Launch | DeviceLaunch, cases: Cases[Launch] | Cases[DeviceLaunch], written: Collection[int],
-        where: str,
+        where: str, waits: bool,
     ) -> None:  # fmt: skip
-        """Check that each case may replace the launch, and that the program's symbols decide which one does."""
+        """Check that each case may replace the launch, and that the program's symbols decide which one does. `waits`:
+        for other blocks.
+        """
         named = f"{where}: the cases of kernel {launch.symbol!r}"
         symbols = frozenset(symbol.name for symbol in self.program.symbols)
         if not isinstance(cases.size, str) or not is_expression(cases.size, symbols):
             self._fail(f"{named} depend on {cases.size!r}, which is no expression over the program's symbols")
-        if any(isinstance(self._value(arg.value, named).location, Counters) for arg in launch.args):
-            self._fail(f"{named} share counters, which each kernel counts in its own way")
+        counters = {arg.value for arg in launch.args if isinstance(self._value(arg.value, named).location, Counters)}
+        if waits and counters:
+            self._fail(f"{named} share counters, of which each kernel that waits for others has its own")
         for one in cases.launches:
-            if self.launches.check(one, where, self.set_values, self.made_on_host) != written:
+            if self.launches.check(one, where, self.set_values, self.made_on_host, counters) != written:
                 self._fail(f"{named} write other values than it does")
 
     def _check_packed(self, launches: Sequence[Launch], where: str) -> None:

@@ -104,6 +104,14 @@ CASES: Mapping[str, OpenCase | OpenModel] = {
     ),
     "gemm": OpenCase(_matmuls("float"), _all("b", "s", "k", "t", sizes=(1, 3, 17, 129))),
     "gemm.half": OpenCase(_matmuls("float16"), _all("b", "s", "k", "t", sizes=(1, 3, 17, 129)), "float16"),
+    "split": OpenCase(
+        "(float[b, s, 2048] x, float[2048, 96] u) => (float[b, s, 96] y) { p = MatMul(x, u)  y = Tanh(p) }",
+        _all("b", "s", sizes=(1, 3, 17, 41)),
+    ),
+    "split.half": OpenCase(
+        "(float16[b, s, 2048] x, float16[2048, 96] u) => (float16[b, s, 96] y) { p = MatMul(x, u)  y = Tanh(p) }",
+        _all("b", "s", sizes=(1, 3, 17, 41)), "float16",
+    ),
     "image": OpenCase(
         "(float[b, 3, h, w] x, float[8, 3, 3, 3] f) => (float[b, 8, h, w] y)\n"
         "{ c = Conv<pads=[1, 1, 1, 1]>(x, f)  p = MaxPool<kernel_shape=[3, 3], pads=[1, 1, 1, 1]>(c)  y = Relu(p) }",

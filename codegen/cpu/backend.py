@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 from tvm import tirx
@@ -12,6 +15,7 @@ from tvm import tirx
 from tilestitch.codegen.backend import Compiled, OwnedKernel, PlacedLaunch, Progress
 from tilestitch.codegen.cpu.toolchain.build import KernelSource, compile_kernels
 from tilestitch.codegen.cpu.toolchain.ctext import CText
+from tilestitch.codegen.cpu.toolchain.elf import object_bytes
 from tilestitch.codegen.cpu.toolchain.link import link
 from tilestitch.codegen.kernel_cache import NO_CACHE, KernelCache
 from tilestitch.codegen.own import buffers_of, function, pointer_kind
@@ -27,9 +31,36 @@ from tilestitch.runtime.manifest import TargetInfo
 from tilestitch.runtime.members import CPU_LIBRARY
 
 from .abi import ARGUMENT_POINTER, KernelLaunch, PackedArg
-from .executor import EXECUTOR_EXPORTS, executor_object
 from .group import lower_group
 from .target import CpuTarget, features_of_tiles
+
+_IR = Path(__file__).with_name("executor.ll")
+
+EXECUTOR_EXPORTS = ("ts_init", "ts_resize", "ts_run", "ts_stop", "ts_team_bytes", "ts_worker")
+"""The symbols that the runtime calls."""
+
+_X86_PAUSE = 'asm sideeffect "pause", "~{dirflag},~{fpsr},~{flags}"()'
+_AARCH64_PAUSE = 'asm sideeffect "yield", ""()'
+
+
+@cache
+def executor_object(triple: str) -> bytes:
+    """Return a relocatable ELF object of the executor for an LLVM target triple of x86-64 or aarch64 Linux.
+
+    Raises `ValueError` for another architecture.
+    """
+    architecture = triple.partition("-")[0]
+    if architecture not in ("x86_64", "aarch64"):
+        raise ValueError(f"no executor for the target {triple!r}: compile for x86_64 or aarch64 Linux")
+    import tvm
+
+    ir = _IR.read_text()
+    if architecture == "aarch64":
+        ir = ir.replace(_X86_PAUSE, _AARCH64_PAUSE)
+    with tempfile.TemporaryDirectory(prefix="tilestitch-") as folder:
+        source = Path(folder, "executor.ll")
+        source.write_text(f'target triple = "{triple}"\n{ir}')
+        return object_bytes(tvm.runtime.load_module(str(source)))
 
 
 @dataclass(frozen=True)

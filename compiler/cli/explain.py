@@ -14,10 +14,16 @@ from tilestitch.compiler.cli import errors
 from tilestitch.compiler.cli.arguments import add_json
 from tilestitch.compiler.cli.inputs import add_sizes, check_sizes, sizes_of
 from tilestitch.compiler.cli.machine_code import describe_machine_code, machine_code
-from tilestitch.compiler.cli.nested import describe_bodies, kernel_table, kernels_in_bodies, onnx_nodes
 from tilestitch.compiler.cli.output import LEFT_OPEN, describe_sizes, give, say, table
 from tilestitch.compiler.cli.paths import existing, writable
-from tilestitch.compiler.cli.regions import describe_regions, launches_at
+from tilestitch.compiler.cli.regions import (
+    describe_bodies,
+    describe_regions,
+    kernel_table,
+    kernels_in_bodies,
+    launches_at,
+    onnx_nodes,
+)
 
 SUMMARY = "say which kernels an artifact has, and why"
 MEMBER = "explain.json"

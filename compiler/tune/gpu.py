@@ -10,16 +10,21 @@ Sharing of GPU for Autotuning DNN models", arXiv 2008.03602).
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from math import ceil
+from multiprocessing.connection import Connection
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import numpy as np
 
+from tilestitch.compiler.cli.errors import UsageError
+from tilestitch.compiler.errors import TuningError
 from tilestitch.passes.plan import StitchPlan
 from tilestitch.runtime import load
 from tilestitch.runtime.cuda.array import DeviceArray
@@ -28,13 +33,64 @@ from tilestitch.runtime.cuda.driver import Allocation, CudaError, Device, host_a
 from tilestitch.runtime.cuda.partition import Partition, divisible
 from tilestitch.runtime.cuda.stream_memory import LEGACY_STREAM
 from tilestitch.runtime.device import DeviceName
-from tilestitch.runtime.errors import DeviceError
+from tilestitch.runtime.errors import DeviceError, ExecutionError, InputError
 from tilestitch.runtime.session import LaunchTime, Module
 
-from .apart import apart
 from .bench import Compiler
 from .machine import Builds, Share
+from .shares import CONTEXT
 from .turns import Turn
+
+Result = TypeVar("Result")
+_EXPECTED = (DeviceError, ExecutionError, InputError, UsageError, TuningError)
+"""Errors that are raised as such; all others are faults of ours."""
+
+
+@dataclass(frozen=True)
+class _Raised:
+    kind: type[Exception]
+    message: str
+
+
+def apart(call: Callable[[], Result]) -> Result:
+    """Return the result of a function that is called in a forked process.
+
+    Raises the errors that users are to see as they are, with their messages, and TuningError for all others, and for a
+    process that ends by itself.
+    """
+    ours, theirs = CONTEXT.Pipe(duplex=False)
+    process = CONTEXT.Process(target=_answer, args=(call, theirs, ours))
+    process.start()
+    theirs.close()
+    try:
+        found = ours.recv()
+        process.join()
+    except EOFError:
+        process.join()
+        raise TuningError(
+            f"the process that used the GPU ended with code {process.exitcode}; report this as a bug"
+        ) from None
+    finally:
+        process.kill()  # if an interrupt ended the waiting
+        process.join()
+        ours.close()
+    if isinstance(found, _Raised):
+        raise found.kind(found.message)
+    return cast(Result, found)
+
+
+def _answer(call: Callable[[], object], pipe: Connection, of_parent: Connection) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends this process
+    of_parent.close()
+    try:
+        found = call()
+    except Exception as error:  # noqa: BLE001 - raised by the parent
+        kind = next((each for each in _EXPECTED if isinstance(error, each)), TuningError)
+        unexpected = f"{type(error).__name__}: {error}; report this as a bug"
+        found = _Raised(kind, str(error) if isinstance(error, kind) else unexpected)
+    with suppress(BrokenPipeError):  # the parent was killed
+        pipe.send(found)
+
 
 MOST_TUNERS = 8
 """Most tuners by default; each has a context of its own, with hundreds of MB of the GPU's memory."""
@@ -49,7 +105,6 @@ HOST_US, HOST_US_A_LAUNCH = 200.0, 60.0
 """Time that the GPU has other work while the host queues a run and its launches: without it, short kernels would be
 timed by how fast they are queued.
 """
-Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)

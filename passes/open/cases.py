@@ -14,7 +14,7 @@ from math import inf, log
 from typing import TypeAlias
 
 from tilestitch.compiler.ir import Graph, Node
-from tilestitch.compiler.ir.sizes import Size, at, is_open, symbols_of
+from tilestitch.compiler.ir.sizes import Size, at, bounds_of, is_open, symbols_of
 from tilestitch.compiler.ir.substitute import data_at, nodes_at
 from tilestitch.cost_model.cpu import CpuDevice
 from tilestitch.cost_model.facts import KernelFacts
@@ -28,20 +28,23 @@ from tilestitch.passes.plan.cpu.gemm import GemmShape
 from tilestitch.passes.plan.cpu.operands import Matmul, conv_of
 from tilestitch.passes.plan.cpu.schedules import CpuConvSchedule, CpuGemmSchedule
 from tilestitch.passes.plan.gemm.anchored import AnchoredGroup
+from tilestitch.passes.plan.gemm.check import why_not_scheduled
 from tilestitch.passes.plan.gemm.contractions import gemm_of
 from tilestitch.passes.plan.gemm.gemm import Gemm
 from tilestitch.passes.plan.gemm.tiles import OpenGemvTile
-from tilestitch.passes.plan.schedules import GemmSchedule, Schedule
+from tilestitch.passes.plan.schedules import GemmSchedule, OpenGemmSchedule, Schedule
 from tilestitch.passes.plan.target import TargetInfo
 from tilestitch.passes.plan.view import GroupView, look_up
-from tilestitch.passes.schedule.cases import Shared, why_not_shared
+from tilestitch.passes.schedule.cases import Shared, kept_of, why_not_shared
 from tilestitch.passes.schedule.cpu.gemm import choose_gemm_of_panels
 from tilestitch.passes.schedule.cpu.tasks import unevenness
+from tilestitch.passes.schedule.cuda.gpu import Gpu
 from tilestitch.passes.schedule.device import device_of
 from tilestitch.passes.schedule.facts import group_facts
 from tilestitch.passes.schedule.kernels import schedule_group
 from tilestitch.passes.schedule.structure import Known, structure_of
 
+from .cuda import split_gemm
 from .extents import is_of_open_size
 from .lift import lifted
 from .typical import typical_sizes
@@ -57,6 +60,9 @@ MANY = 1 << 10
 HALVINGS = 5
 MOST_LOSS = log(1.01)
 """Largest slowdown of a case, at one size, relative to the schedule for all sizes."""
+
+MOST_KEPT = 1 << 22
+"""Most partial sums of split reductions."""
 
 LEAST_US = 1e-3
 """Least predicted time, as logarithms are compared."""
@@ -181,11 +187,14 @@ class _Chooser:
         if len(schedules) < 2:
             return None
         judged = [[self._judged(each, point) for each in schedules] for point in points]
+        if bounds_of(size)[1] > points[-1].value:  # partial sums of any number of rows need memory of open size
+            judged[-1] = [(inf, inf) if isinstance(each, OpenGemmSchedule) else found
+                          for each, found in zip(schedules, judged[-1], strict=True)]  # fmt: skip
         times_us, costs = ([[pair[place] for pair in row] for row in judged] for place in (0, 1))
         chosen = regions(costs, self._most)
         if len(set(chosen)) < 2:
             gain = sum(row[0] - row[chosen[0]] for row in costs)
-            return schedules[chosen[0]] if gain >= LEAST_GAIN else None
+            return self._with_memory(size, [None], [schedules[chosen[0]]])[0] if gain >= LEAST_GAIN else None
         starts = [0]
         kept = [schedules[chosen[0]]]
         for number, (one, other) in enumerate(pairwise(chosen)):
@@ -193,6 +202,7 @@ class _Chooser:
                 starts.append(self._border(size, points[number], points[number + 1], schedules[one], schedules[other]))
                 kept.append(schedules[other])
         ends = [*starts[1:], None]
+        kept = self._with_memory(size, ends, kept)
         predicted = [
             Predicted(p.value, tuple(p.sizes.items()), round(row[c], 3), round(row[0], 3))
             for p, row, c in zip(points, times_us, chosen, strict=True)
@@ -229,7 +239,23 @@ class _Chooser:
                 found[each] = why_not_shared(usual, self._shared(each)) is None
         return [each for each, may_be in found.items() if may_be]
 
+    def _with_memory(self, size: Size, ends: Sequence[int | None], schedules: Sequence[Schedule]) -> list[Schedule]:
+        """Give the schedules of cases, if one splits a reduction, the memory that the largest of these needs."""
+        if not any(isinstance(schedule, OpenGemmSchedule) for schedule in schedules):
+            return list(schedules)
+        gemm = gemm_of(AnchoredGroup.of(look_up(self._nodes, self._group)))
+        assert gemm is not None
+        needed = [
+            kept_of(gemm, schedule, bounds_of(size)[1] if end is None else end - 1)
+            for schedule, end in zip(schedules, ends, strict=True) if isinstance(schedule, OpenGemmSchedule)
+        ]  # fmt: skip
+        elements, counters = (max(each) for each in zip(*needed, strict=True))
+        gemms = (schedule for schedule in schedules if isinstance(schedule, GemmSchedule))
+        return [OpenGemmSchedule(g.tile, g.split_k, kept_elements=elements, counters=counters) for g in gemms]
+
     def _shared(self, schedule: Schedule) -> Shared:
+        if isinstance(schedule, OpenGemmSchedule):  # `_with_memory` makes its memory that of all
+            schedule = GemmSchedule(schedule.tile)
         return Shared.of(self._nodes, replace(self._group, schedule=schedule), self._target)
 
     def _chosen(self, point: Point) -> Iterator[Schedule]:
@@ -244,6 +270,16 @@ class _Chooser:
             group = lifted(replace(self._group, schedule=schedule), nodes, self._nodes, target, self._model)
             if isinstance(group, Group) and group.schedule is not None:
                 yield group.schedule
+            split = self._split(schedule, nodes) if target.is_gpu else None
+            if split is not None:
+                yield split
+
+    def _split(self, schedule: Schedule | None, nodes: Mapping[str, Node]) -> OpenGemmSchedule | None:
+        """Return a schedule for few rows whose reduction is split, if there is one."""
+        view, gpu = look_up(self._nodes, self._group), Gpu.of(self._target)
+        split = split_gemm(schedule, look_up(nodes, self._group), view, gpu, self._model)
+        legal = split is not None and why_not_scheduled(AnchoredGroup.of(view), split, gpu.machine) is None
+        return split if legal else None
 
     def _judged(self, schedule: Schedule, point: Point) -> tuple[float, float]:
         """Return the predicted microseconds, and the logarithm to compare: for GEMMs on CPUs of the time including the
@@ -265,6 +301,10 @@ class _Chooser:
         if isinstance(schedule, GemmSchedule) and isinstance(schedule.tile, OpenGemvTile):
             gemm = gemm_of(self._view(point))
             if gemm is None or gemm.m > schedule.tile.bm:
+                return None
+        if isinstance(schedule, OpenGemmSchedule):
+            gemm = gemm_of(self._view(point))
+            if gemm is None or kept_of(gemm, schedule, gemm.m)[0] > MOST_KEPT:
                 return None
         group, roles = replace(self._group, schedule=there), self._view(point).roles
         return group_facts(self._sized.at(point.sizes, self._group), group, self._target, roles=roles)

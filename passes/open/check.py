@@ -33,6 +33,7 @@ from tilestitch.passes.plan.schedules import (
     DirectSchedule,
     GemmSchedule,
     OpenElementwiseSchedule,
+    OpenGemmSchedule,
     OpenRowSchedule,
     OperatorSchedule,
     RankSchedule,
@@ -63,6 +64,8 @@ def why_not_template(schedule: Schedule | None) -> str | None:
         case None:
             return None
         case GemmSchedule(tile=MmaTile() | SimtTile() | OpenGemvTile()):
+            if isinstance(schedule, OpenGemmSchedule) and schedule.tile_rows == 1:
+                return None  # `passes.schedule.cases` checks that partial sums fit
             if (schedule.split_k, schedule.tile_rows) != (1, 1):
                 return (
                     f"split_k is {schedule.split_k} and tile_rows {schedule.tile_rows}; over open sizes the reduction "

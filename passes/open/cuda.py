@@ -23,7 +23,7 @@ from tilestitch.passes.plan.gemm.contractions import gemm_of
 from tilestitch.passes.plan.gemm.direct import why_not_vectors
 from tilestitch.passes.plan.gemm.gemm import Gemm
 from tilestitch.passes.plan.gemm.gemv import ROWS_AT_A_TIME, open_gemv_tile
-from tilestitch.passes.plan.gemm.tiles import GemvTile, MmaTile, SimtTile
+from tilestitch.passes.plan.gemm.tiles import GemvTile, MmaTile, SimtTile, WgmmaTile
 from tilestitch.passes.plan.roles import legal_roles
 from tilestitch.passes.plan.schedules import (
     AttentionSchedule,
@@ -32,6 +32,7 @@ from tilestitch.passes.plan.schedules import (
     GemmSchedule,
     OpenAttentionSchedule,
     OpenElementwiseSchedule,
+    OpenGemmSchedule,
     OpenRowSchedule,
     OperatorSchedule,
     RankSchedule,
@@ -178,6 +179,26 @@ def _few_rows(before: Gemm, view: GroupView) -> GemmSchedule | None:
     if gemm is None or rows is None or before.m > before.n or is_open(gemm.k):
         return None
     return GemmSchedule(open_gemv_tile(gemm, rows))
+
+
+def split_gemm(
+    schedule: Schedule | None, before: GroupView, view: GroupView, gpu: Gpu, model: LatencyModel
+) -> OpenGemmSchedule | None:
+    """Return the best schedule that splits the reduction of a GEMM which has few rows in `before`; None if nothing is
+    split there, or if more than its rows are open. `schedule`: what was chosen there.
+    """
+    gemm, opened = (gemm_of(AnchoredGroup.of(each)) for each in (before, view))
+    if gemm is None or opened is None or any(map(is_open, (opened.n, opened.k, opened.batch))):
+        return None
+    if not isinstance(schedule, GemmSchedule):
+        return None
+    found: GemmSchedule | None = schedule
+    if isinstance(schedule.tile, GemvTile):
+        few = _few_rows(gemm, view)
+        found = None if few is None else replace(few, split_k=schedule.split_k)
+    elif isinstance(schedule.tile, WgmmaTile):
+        found = choose_among(gemm, tiled_schedules(gemm, gpu), gpu.device, model)
+    return None if found is None or found.split_k == 1 else OpenGemmSchedule(found.tile, found.split_k)
 
 
 def _gemm(schedule: GemmSchedule, before: GroupView, view: GroupView, gpu: Gpu, model: LatencyModel) -> GemmSchedule:

@@ -110,6 +110,17 @@ class GemmSchedule:
 
 
 @dataclass(frozen=True)
+class OpenGemmSchedule(GemmSchedule):
+    """The same over an open number of rows, with memory for partial sums: `kept_elements` of them, and `counters` of
+    tiles, which are the same in all cases of a group. Cases of few rows may have split_k.
+    """
+
+    template: ClassVar[str] = "open_gemm"
+    kept_elements: int = 1
+    counters: int = 1
+
+
+@dataclass(frozen=True)
 class AttentionSchedule:
     """Attention in tiles of queries by keys. split_keys: parts of the keys, which a second launch combines."""
 
@@ -272,8 +283,8 @@ OpaqueSchedule: TypeAlias = (
 """Schedules of operators that have a template of their own: groups of kind OPAQUE on a GPU."""
 Schedule: TypeAlias = (
     ElementwiseSchedule | OpenElementwiseSchedule | TransposeSchedule | RowSchedule | OpenRowSchedule
-    | SplitRowSchedule | OpaqueSchedule | GemmSchedule | DirectSchedule | BandSchedule | TicketSchedule
-    | LaunchesSchedule | BlockSchedule | AttentionSchedule | OpenAttentionSchedule | CpuSchedule
+    | SplitRowSchedule | OpaqueSchedule | GemmSchedule | OpenGemmSchedule | DirectSchedule | BandSchedule
+    | TicketSchedule | LaunchesSchedule | BlockSchedule | AttentionSchedule | OpenAttentionSchedule | CpuSchedule
 )  # fmt: skip
 
 _INSIDE = (*get_args(Tile), AttentionMmaTile, AttentionSimtTile, TileEdge, Grouping, Bound, SharedPlace)

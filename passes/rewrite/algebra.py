@@ -290,8 +290,10 @@ EXACT: dict[str, list[Pattern]] = {
     **{op: [rounding_twice] for op in ("floor", "ceil", "round", "trunc")},
 }
 
-LEAST_FACTOR = 2.0**-8
-"""Factors from here to 1 neither overflow nor lose significant digits, whichever operand they scale."""
+LEAST_FACTOR = 2.0**-3
+"""Factors from here to 1 neither overflow nor lose more than the last digits of small half floats, whichever operand
+they scale. The square root of attention's scale is larger for up to 4096 elements of a head.
+"""
 
 
 def scale_of_kept_keys(graph: Graph, node: Node) -> Replacement | None:

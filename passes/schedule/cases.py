@@ -6,15 +6,20 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, replace
 
 from tilestitch.compiler.ir import Node
-from tilestitch.compiler.ir.sizes import symbols_of
+from tilestitch.compiler.ir.sizes import bounds_of, symbols_of
 from tilestitch.passes.plan import Group
+from tilestitch.passes.plan.cases import Case
 from tilestitch.passes.plan.cpu.anchors import AnchoredSchedule, plan_of
 from tilestitch.passes.plan.cpu.conv import ConvPlan, ConvTransposePlan
 from tilestitch.passes.plan.cpu.gemm import GemmPlan
 from tilestitch.passes.plan.gemm.anchored import AnchoredGroup
+from tilestitch.passes.plan.gemm.contractions import gemm_of
+from tilestitch.passes.plan.gemm.gemm import Gemm
+from tilestitch.passes.plan.gemm.partition import partitioned
 from tilestitch.passes.plan.launches.cpu import cpu_launches
 from tilestitch.passes.plan.launches.cuda.group import cuda_launches
 from tilestitch.passes.plan.launches.launch import Launch
+from tilestitch.passes.plan.schedules import GemmSchedule, OpenGemmSchedule
 from tilestitch.passes.plan.target import TargetInfo
 from tilestitch.passes.plan.view import look_up
 
@@ -38,8 +43,38 @@ def why_not_cases(nodes: Mapping[str, Node], group: Group, target: TargetInfo) -
     known = symbols_of(size for value in used for size in value.shape)
     if not symbols_of([cases.size]) <= known:
         return f"its cases depend on {cases.size}, but its values do not"
+    problem = why_not_kept(nodes, group)
+    if problem is not None:
+        return problem
     first, *others = (Shared.of(nodes, each, target) for each in group.by_case)
     return next((p for other in others if (p := why_not_shared(first, other))), None)
+
+
+def why_not_kept(nodes: Mapping[str, Node], group: Group) -> str | None:
+    """Return why partial sums of a GEMM over open rows may not fit the memory for them; None if they do."""
+    cases = (Case(0, None, group.schedule),) if group.schedule is not None else ()
+    for case in cases if group.cases is None else group.cases.cases:
+        schedule, high = case.schedule, case.high
+        if not isinstance(schedule, OpenGemmSchedule) or schedule.split_k == 1:
+            continue
+        gemm = gemm_of(AnchoredGroup.of(look_up(nodes, group)))
+        assert gemm is not None
+        if group.cases is not None and group.cases.size != gemm.m:
+            return f"split_k is {schedule.split_k}, but its cases depend on {group.cases.size} and not on its rows"
+        rows = bounds_of(gemm.m)[1] if high is None else high - 1
+        elements, counters = kept_of(gemm, schedule, rows)
+        if elements > schedule.kept_elements or counters > schedule.counters:
+            return (
+                f"{rows} rows in {schedule.split_k} parts need {elements} kept_elements and {counters} counters, and "
+                f"there are {schedule.kept_elements} and {schedule.counters}"
+            )
+    return None
+
+
+def kept_of(gemm: Gemm, schedule: GemmSchedule, rows: int) -> tuple[int, int]:
+    """Return the partial sums of a GEMM with so many rows, and its tiles, each of which has a counter."""
+    own, partition = partitioned(replace(gemm, m=rows), schedule)
+    return partition.parts * own.elements, partition.blocks // partition.parts
 
 
 @dataclass(frozen=True)
@@ -65,8 +100,8 @@ def why_not_shared(one: Shared, other: Shared) -> str | None:
     for first, second in zip(one.launches, other.launches, strict=True):
         if _touched(first) != _touched(second):
             return f"its cases {first.kind} and {second.kind} work on other memory"
-        if first.temporaries or first.counter_bytes or first.beside:
-            return f"its case {first.kind} has memory of its own, or runs beside another launch"
+        if first.beside:
+            return f"its case {first.kind} runs beside another launch"
     if one.packing != other.packing:
         return "its cases read constants in different layouts"
     return None

@@ -14,7 +14,7 @@ from math import ceil
 from tilestitch.compiler.ir import Graph, Node
 from tilestitch.cost_model.devices import Device
 from tilestitch.cost_model.facts import KernelFacts
-from tilestitch.cost_model.protocol import LatencyModel, latency_us
+from tilestitch.cost_model.protocol import LatencyModel, fastest, latency_us
 from tilestitch.passes.fusion.stages import Combine, Kernels
 from tilestitch.passes.plan import Group, WhyNot
 from tilestitch.passes.plan.gemm.anchored import AnchoredGroup
@@ -22,11 +22,14 @@ from tilestitch.passes.plan.gemm.contractions import gemm_of
 from tilestitch.passes.plan.gemm.partition import partitioned
 from tilestitch.passes.plan.gemm.tiles import WgmmaTile
 from tilestitch.passes.plan.launches.cuda.group import ticketing_of, tying_of
-from tilestitch.passes.plan.schedules import GemmSchedule, LaunchesSchedule, TicketSchedule
+from tilestitch.passes.plan.roles import Roles, roles_of
+from tilestitch.passes.plan.schedules import GemmSchedule, LaunchesSchedule, RowSchedule, TicketSchedule
 from tilestitch.passes.plan.sync.edges import TileEdge
 from tilestitch.passes.plan.view import look_up
-from tilestitch.passes.schedule.cuda.drawn import drawable
+from tilestitch.passes.schedule.cuda.facts import gpu_facts
+from tilestitch.passes.schedule.cuda.gemm import choose_among, tiled_schedules
 from tilestitch.passes.schedule.cuda.gpu import Gpu
+from tilestitch.passes.schedule.cuda.rows import row_schedules
 from tilestitch.passes.schedule.device import device_of, multiprocessors_of
 from tilestitch.passes.schedule.facts import group_facts
 from tilestitch.passes.schedule.kernels import schedule_group
@@ -35,6 +38,30 @@ from .check import Known, Parts, why_not_beside, why_not_drawn
 from .cost import beside_facts, gains, launches_of, slots
 from .policies import POLICIES, Policy, Wanted
 from .tickets import Tickets
+
+
+def drawable(nodes: Mapping[str, Node], group: Group, gpu: Gpu, model: LatencyModel) -> Group:
+    """Return a scheduled single-part group with the fastest schedule under which its blocks can draw tiles, if its
+    current one does not allow that, as with persistent clusters, or rows whose blocks must be resident together.
+    """
+    match group.schedule:
+        case GemmSchedule(tile=WgmmaTile()):
+            gemm = gemm_of(AnchoredGroup.of(look_up(nodes, group)))
+            assert gemm is not None, "a schedule of tiles is of a GEMM"
+            return replace(group, schedule=choose_among(gemm, tiled_schedules(gemm, gpu), gpu.device, model))
+        case RowSchedule(blocks_per_row=blocks) if blocks > 1:
+            view = look_up(nodes, group)
+            roles = roles_of(view.nodes, view.outputs, view.name)
+            assert isinstance(roles, Roles), roles
+            kept = [
+                each for each in row_schedules(view, roles, gpu)
+                if not (isinstance(each, RowSchedule) and each.blocks_per_row > 1)
+            ]  # fmt: skip
+            scheduled = (replace(group, schedule=each) for each in kept)
+            facts = [gpu_facts(nodes, each, roles, gpu.multiprocessors) for each in scheduled]
+            return replace(group, schedule=fastest(kept, facts, gpu.device, model))
+    return group
+
 
 MOST_SHARE = 0.5
 """Most of a GEMM's time that loading its operands from memory may take."""

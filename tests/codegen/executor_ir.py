@@ -9,9 +9,9 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from tilestitch.codegen.cpu import executor
+from tilestitch.codegen.cpu import backend
 
-IR = Path(executor.__file__).with_name("executor.ll")
+IR = Path(backend.__file__).with_name("executor.ll")
 _CLANG = (
     "clang-16", "-std=c11", "-O2", "-Wall", "-Wextra", "-Werror", "-fPIC", "-ffreestanding", "-fno-strict-aliasing",
     "-fno-stack-protector", "-fno-asynchronous-unwind-tables", "-fdiscard-value-names", "-Qn", "-emit-llvm", "-S",

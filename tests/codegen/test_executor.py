@@ -15,7 +15,7 @@ import pytest
 
 from tests.codegen.executor_ir import IR, compiled_ir
 from tests.runtime.kernels import TRIPLE
-from tilestitch.codegen.cpu.executor import EXECUTOR_EXPORTS, executor_object
+from tilestitch.codegen.cpu.backend import EXECUTOR_EXPORTS, executor_object
 from tilestitch.codegen.cpu.toolchain.elf import EM_AARCH64, EM_X86_64, read_object
 from tilestitch.codegen.cpu.toolchain.link import link
 

@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.runtime.kernels import TRIPLE, kernel_library, kernel_object
-from tilestitch.codegen.cpu.executor import EXECUTOR_EXPORTS, executor_object
+from tilestitch.codegen.cpu.backend import EXECUTOR_EXPORTS, executor_object
 from tilestitch.codegen.cpu.toolchain.link import link
 from tilestitch.codegen.errors import LinkError
 

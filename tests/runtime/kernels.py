@@ -19,7 +19,7 @@ from tvm.script.ir_builder import tirx as T
 from tvm.tirx import transform
 
 from tests.runtime.signed import plain
-from tilestitch.codegen.cpu.executor import EXECUTOR_EXPORTS, executor_object
+from tilestitch.codegen.cpu.backend import EXECUTOR_EXPORTS, executor_object
 from tilestitch.codegen.cpu.toolchain.link import link
 
 ARCHITECTURE = "aarch64" if platform.machine() in ("aarch64", "arm64") else "x86_64"

@@ -12,7 +12,7 @@ from tilestitch.codegen.cuda.gemm.simt import emit_simt
 from tilestitch.codegen.cuda.gemm.wgmma import emit_wgmma
 from tilestitch.codegen.cuda.surroundings import Anchored
 from tilestitch.passes.plan.gemm.gemv import seen_by
-from tilestitch.passes.plan.gemm.partition import cut
+from tilestitch.passes.plan.gemm.partition import partition_of
 from tilestitch.passes.plan.gemm.tiles import GemvTile, MmaTile, SimtTile, WgmmaTile
 from tilestitch.passes.plan.schedules import GemmSchedule
 
@@ -25,7 +25,7 @@ def lower_gemm(group: Anchored, gemm: IndexedGemm, schedule: GemmSchedule) -> tu
             gemm = seen_by(gemm, tile)
         case WgmmaTile():
             gemm = cut_to_patches(gemm, tile.bm)
-    partition = cut(gemm, (tile.bm, tile.bn, tile.bk), schedule.split_k, schedule.tile_rows)
+    partition = partition_of(gemm, schedule)
     match tile:
         case GemvTile() if gemm.b.codes is not None:
             return emit_gemv_of_codes(group, gemm, tile, partition)

@@ -21,7 +21,7 @@ from tilestitch.codegen.cuda.pieces import move, named, registers, repeated, unr
 from tilestitch.codegen.cuda.positions import below, both
 from tilestitch.codegen.cuda.rows.bands import BandWriter, last_of
 from tilestitch.codegen.cuda.surroundings import Anchored, Surroundings
-from tilestitch.compiler.ir.sizes import divisor_of, smallest, surely
+from tilestitch.compiler.ir.sizes import divisor_of, is_open, smallest, surely
 from tilestitch.passes.plan.access.neighbours import lie_together, rows_lie_together
 from tilestitch.passes.plan.access.vectors import lanes_of
 from tilestitch.passes.plan.gemm.partition import Partition
@@ -126,9 +126,10 @@ def launch(
     kernel: Kernel, shared_bytes: int = 0,
 ) -> tuple[CudaLaunch, ...]:  # fmt: skip
     """Return the launch of a kernel that gets its block number; `tile`: extents of a tile."""
-    parts, counted = partition.parts, sum(_counters(group, partition, smallest(tile[0], gemm.m), threads))
+    parts = partition.parts
+    counted = partition.counters or sum(_counters(group, partition, smallest(tile[0], gemm.m), threads))
     tiles = partition.blocks // parts
-    size = parts * gemm.elements
+    size = partition.kept_elements or parts * gemm.elements
     sums = Parameter(TemporaryArg("sums", size * storage_bits(gemm.acc_dtype) // 8), gemm.acc_dtype, size)
     along_rows = parts > 1 and results_lie_along_rows(group, gemm)
 
@@ -154,7 +155,7 @@ def launch(
             _join(around, gemm, partition, tile, threads, thread.thread[0], block)
             _after(around, gemm, partition, tile, threads, thread.thread[0], block)
 
-    emit, extra = (whole, None) if parts == 1 else (one_part, sums)
+    emit, extra = whole if parts == 1 else one_part, sums if parts > 1 or partition.kept_elements else None
     counters = Parameter(CountersArg(COUNTER_BYTES * counted), "uint32", counted) if counted else None
     whole_launch = group.launch(
         kind, partition.blocks, threads, emit, extra=extra, counters=counters, shared_bytes=shared_bytes
@@ -206,7 +207,8 @@ def _join(
 ) -> None:  # fmt: skip
     """Add all parts of a block's tile, neighbouring units by neighbouring threads, and run the epilogue."""
     units, sink = gemm.units, finish(around.group, gemm)
-    rows, wide, lanes = min(tile[0], gemm.m), units.within(tile[1]), sink.lanes
+    rows = tile[0] if is_open(gemm.m) else min(tile[0], gemm.m)
+    wide, lanes = units.within(tile[1]), sink.lanes
     while lanes > 1 and rows * wide < lanes * threads:
         lanes //= 2
     columns = wide // lanes

@@ -22,10 +22,9 @@ from tilestitch.codegen.cuda.abi import (
     kernel_function,
     shared_buffer,
 )
+from tilestitch.codegen.cuda.opaque.rank import TopK
 from tilestitch.compiler.ir.graph import Node
 from tilestitch.passes.plan.schedules import SortSchedule
-
-from .ordering import TopK
 
 
 def lower_top_k(node: Node, schedule: SortSchedule) -> CudaLaunch:

@@ -37,7 +37,7 @@ from tilestitch.passes.plan.gemm.tiles import (
 )
 from tilestitch.passes.plan.gemm.units import FEW_ROWS
 from tilestitch.passes.plan.schedule_check import MOST_STATIC_SHARED_BYTES, WARP, block_size, row_reasons
-from tilestitch.passes.plan.schedules import BandSchedule, DirectSchedule, GemmSchedule, RowSchedule
+from tilestitch.passes.plan.schedules import BandSchedule, DirectSchedule, GemmSchedule, OpenGemmSchedule, RowSchedule
 
 STAGE_LINE_BYTES = 64
 """Bytes of k in a stage of mma.sync, whatever the elements."""
@@ -95,7 +95,10 @@ def _reasons(group: AnchoredGroup, schedule: GemmSchedule | DirectSchedule, mach
         return
     if not schedule.split_k or not schedule.tile_rows:
         yield f"{schedule.split_k} parts of the reduction, tiles by {schedule.tile_rows} rows: there is at least one"
-    if schedule.split_k > 1 and is_open(gemm.elements):
+    if isinstance(schedule, OpenGemmSchedule) and any(map(is_open, (gemm.n, gemm.k, gemm.batch))):
+        yield "its columns, steps or batch are open; with memory for partial sums, only its rows may be"
+        return
+    if schedule.split_k > 1 and is_open(gemm.elements) and not isinstance(schedule, OpenGemmSchedule):
         yield f"{schedule.split_k} parts of the reduction leave sums of open size; it has one part where sizes are open"
         return
     if schedule.blocks and not isinstance(schedule.tile, WgmmaTile):

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tilestitch.compiler.ir.sizes import smallest
 from tilestitch.passes.plan.gemm.gemm import Gemm
 from tilestitch.passes.plan.gemm.gemv import seen_by
 from tilestitch.passes.plan.gemm.patches import cut_to_patches
 from tilestitch.passes.plan.gemm.tiles import GemvTile, WgmmaTile
-from tilestitch.passes.plan.schedules import GemmSchedule
+from tilestitch.passes.plan.schedules import GemmSchedule, OpenGemmSchedule
 
 
 @dataclass(frozen=True)
@@ -17,7 +17,8 @@ class Partition:
     """`batch` x `m_blocks` x `n_blocks` tiles, each `parts` times with `steps` steps of the reduction.
 
     tile_rows: tiles of this many neighbouring rows are computed together, column by column, so that they share operands
-    in the L2 cache.
+    in the L2 cache. kept_elements, counters: memory for partial sums, and counters of tiles, where rows are open and
+    some case splits the reduction; else 0.
     """
 
     batch: int
@@ -26,6 +27,8 @@ class Partition:
     parts: int
     steps: int
     tile_rows: int = 1
+    kept_elements: int = 0
+    counters: int = 0
 
     @property
     def blocks(self) -> int:
@@ -57,4 +60,13 @@ def partitioned(gemm: Gemm, schedule: GemmSchedule) -> tuple[Gemm, Partition]:
             gemm = seen_by(gemm, tile)
         case WgmmaTile():
             gemm = cut_to_patches(gemm, tile.bm)
-    return gemm, cut(gemm, (tile.bm, tile.bn, tile.bk), schedule.split_k, schedule.tile_rows)
+    return gemm, partition_of(gemm, schedule)
+
+
+def partition_of(gemm: Gemm, schedule: GemmSchedule) -> Partition:
+    """Return the partition of a scheduled GEMM that is as its kernel sees it."""
+    tile = schedule.tile
+    found = cut(gemm, (tile.bm, tile.bn, tile.bk), schedule.split_k, schedule.tile_rows)
+    if not isinstance(schedule, OpenGemmSchedule):
+        return found
+    return replace(found, kept_elements=schedule.kept_elements, counters=schedule.counters)

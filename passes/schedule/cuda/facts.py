@@ -17,13 +17,13 @@ from tilestitch.passes.plan.launches.launch import Launch
 from tilestitch.passes.plan.registers import registers_of
 from tilestitch.passes.plan.roles import Part as Place
 from tilestitch.passes.plan.roles import Roles
-from tilestitch.passes.plan.schedules import AttentionSchedule, GemmSchedule
+from tilestitch.passes.plan.schedules import AttentionSchedule, GemmSchedule, OpenGemmSchedule, Schedule
 from tilestitch.passes.plan.view import GroupView, levels, look_up
 from tilestitch.passes.schedule.evaluations import evaluations
 from tilestitch.passes.schedule.work import before, read_again, sides_of, work_of
 
 from .attention_facts import kept_bytes, multiplied, trips, useful_rows
-from .gemm_facts import Tiling, from_l2, tiling_of
+from .gemm_facts import Tiling, from_l2, partial_bytes, tiling_of
 
 CHECK = "check"
 """Launches of this kind check indices before the kernel that uses them."""
@@ -45,9 +45,7 @@ def gpu_facts(nodes: Mapping[str, Node], group: Group, roles: Roles, multiproces
     reductions = sum(part is Place.REDUCTION for part in roles.parts.values())
     work = replace(work, registers=registers_of(view, group.kind, group.schedule), barriers=reductions)
     main = next(i for i, launch in enumerate(launches) if launch.kind != CHECK)
-    kept = None
-    if isinstance(group.schedule, AttentionSchedule):
-        kept = kept_bytes(attention_of(AnchoredGroup.of(view, roles)), group.schedule)
+    kept = _kept_bytes(view, roles, group.schedule)
     traffic = _by_launch(work, group.name, launches, main, kept)
     parts = []
     for number, (launch, (reads, writes)) in enumerate(zip(launches, traffic, strict=True)):
@@ -107,6 +105,17 @@ def _tiled(work: Part, tiles: Tiling, sides: Mapping[str, int]) -> Part:
         work, reads=read_again(work.reads, sides, tiles.again), arithmetic=arithmetic, steps=tiles.steps,
         ahead=tiles.ahead, tail=tiles.tail,
     )  # fmt: skip
+
+
+def _kept_bytes(view: GroupView, roles: Roles, schedule: Schedule) -> int | None:
+    """Return the bytes of sums that launches keep, where that depends on sizes, else None."""
+    if isinstance(schedule, AttentionSchedule):
+        return kept_bytes(attention_of(AnchoredGroup.of(view, roles)), schedule)
+    if isinstance(schedule, OpenGemmSchedule):
+        gemm = gemm_of(AnchoredGroup.of(view, roles))
+        assert gemm is not None
+        return partial_bytes(gemm, schedule)
+    return None
 
 
 # -- tiles -------------------------------------------------------------------------------------------------------------

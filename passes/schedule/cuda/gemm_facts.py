@@ -16,7 +16,7 @@ from tilestitch.passes.plan.gemm.tiles import GemvTile, MmaTile, OpenGemvTile, T
 from tilestitch.passes.plan.group import GroupKind
 from tilestitch.passes.plan.launches.cuda.gemm import shared_bytes_of
 from tilestitch.passes.plan.registers import gemm_registers
-from tilestitch.passes.plan.schedules import GemmSchedule
+from tilestitch.passes.plan.schedules import GemmSchedule, OpenGemmSchedule
 
 from .gemm_tiles import speed_of
 
@@ -110,6 +110,14 @@ def _joining(gemm: Gemm, tile: Tile, partition: Partition) -> Tail | None:
     results = min(tile.bm, max(gemm.m, 1)) * tile.bn
     nbytes = partition.parts * results * storage_bytes(gemm.acc_dtype)
     return Tail(0, nbytes, partition.blocks // partition.parts)
+
+
+def partial_bytes(gemm: Gemm, schedule: GemmSchedule) -> int | None:
+    """Return the bytes of partial sums of a kernel over open rows; None for other kernels."""
+    if not isinstance(schedule, OpenGemmSchedule):
+        return None
+    own, partition = partitioned(gemm, schedule)
+    return partition.parts * own.elements * storage_bytes(gemm.acc_dtype) if partition.parts > 1 else 0
 
 
 # -- candidates --------------------------------------------------------------------------------------------------------

@@ -23,6 +23,7 @@ from tilestitch.passes.plan.schedules import (
     GemmSchedule,
     OpenAttentionSchedule,
     OpenElementwiseSchedule,
+    OpenGemmSchedule,
     OpenRowSchedule,
     OperatorSchedule,
     RankSchedule,
@@ -42,7 +43,8 @@ KINDS = {
 }  # fmt: skip
 """Of launches."""
 OPEN = {
-    OpenAttentionSchedule, OpenElementwiseSchedule, OpenRowSchedule, RankSchedule, OperatorSchedule, OpenGemvTile,
+    OpenAttentionSchedule, OpenElementwiseSchedule, OpenGemmSchedule, OpenRowSchedule, RankSchedule, OperatorSchedule,
+    OpenGemvTile,
 }  # fmt: skip
 """What only kernels over open dimensions have; the queue has cases of their own for these."""
 

@@ -19,8 +19,7 @@ from tilestitch.compiler import compile_model
 from tilestitch.compiler.cli.main import main
 from tilestitch.compiler.ir import Node
 from tilestitch.compiler.tune import confirm, gpu, tasks
-from tilestitch.compiler.tune.apart import apart
-from tilestitch.compiler.tune.gpu import QUEUED_RUNS, Gpu, Loads
+from tilestitch.compiler.tune.gpu import QUEUED_RUNS, Gpu, Loads, apart
 from tilestitch.compiler.tune.machine import Builds
 from tilestitch.compiler.tune.tune import tune_model
 from tilestitch.compiler.tune.turns import Turn

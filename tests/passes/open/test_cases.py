@@ -24,7 +24,7 @@ from tilestitch.passes.open.typical import typical_sizes
 from tilestitch.passes.plan import Group, StitchPlan
 from tilestitch.passes.plan.cases import Case, Cases
 from tilestitch.passes.plan.cpu.schedules import CpuGemmSchedule
-from tilestitch.passes.plan.gemm.tiles import OpenGemvTile, SimtTile
+from tilestitch.passes.plan.gemm.tiles import SimtTile
 from tilestitch.passes.plan.launches.cpu import cpu_launches
 from tilestitch.passes.plan.schedules import GemmSchedule
 from tilestitch.passes.plan.target import TargetInfo
@@ -61,9 +61,10 @@ def test_a_gemm_has_other_tiles_for_few_rows_than_for_many() -> None:
     assert cases is not None and cases.size == ROWS
     tiles = [case.schedule.tile for case in cases.cases if isinstance(case.schedule, GemmSchedule)]
     assert 2 <= len(tiles) <= MOST_REGIONS
-    assert isinstance(tiles[0], OpenGemvTile)
-    assert all(isinstance(tile, SimtTile) for tile in tiles[1:])
+    assert all(isinstance(tile, SimtTile) for tile in tiles)
     assert tiles[0].bm < tiles[-1].bm
+    parts = [case.schedule.split_k for case in cases.cases if isinstance(case.schedule, GemmSchedule)]
+    assert parts[0] > parts[-1] == 1
     first = cases.cases[0].predicted[0]
     assert (first.value, dict(first.sizes)) == (1, {"b": 1, "s": 1})
     assert first.us < first.alone_us / 1.05
@@ -181,7 +182,7 @@ def _forged(cases: Cases, *changed: tuple[int, dict[str, object]]) -> Cases:
             lambda c: _forged(c, (0, {"schedule": GemmSchedule(SimtTile(30, 32, 64, 4, 8))})),
             "do not fill a tile of 30 x 32",
         ),
-        (lambda c: _forged(c, (0, {"schedule": replace(c.cases[0].schedule, split_k=2)})), "split_k is 2"),
+        (lambda c: _forged(c, (0, {"schedule": GemmSchedule(c.cases[0].schedule.tile, split_k=2)})), "split_k is 2"),
     ],
 )  # fmt: skip
 def test_tables_that_are_none_are_refused(forge: Callable[[Cases], Cases], message: str) -> None:
@@ -248,7 +249,11 @@ def test_no_graph_is_copied_to_look_at_its_groups_at_sizes(monkeypatch: pytest.M
 
     graph = matmul()
     plan = planned(graph)
-    usual = [replace(group, cases=None) for group in plan.groups]
+    schedules = [group.schedule for group in plan.groups if isinstance(group.schedule, GemmSchedule)]
+    usual = [
+        replace(group, cases=None, schedule=GemmSchedule(schedule.tile))
+        for group, schedule in zip(plan.groups, schedules, strict=True)
+    ]
     monkeypatch.setattr(chooser, "_KNOWN", Known())
     monkeypatch.setattr(Graph, "clone", counted)
     found = chooser.with_cases(usual, graph, typical_sizes(graph), GPU, ANALYTICAL)

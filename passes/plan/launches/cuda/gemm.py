@@ -63,7 +63,7 @@ def _tiled(
     kind = "gemv" if isinstance(tile, GemvTile) else f"gemm_{tile.template}"
     dynamic, static = shared_bytes_of(gemm, tile)
     sums = _sums(gemm, partition, storage_bytes(gemm.acc_dtype))
-    counted = partition.blocks // partition.parts if sums else 0
+    counted = partition.counters or (partition.blocks // partition.parts if sums else 0)
     if after is not None:
         bands = partition.batch * partition.m_blocks
         counted += bands * after.words(min(tile.bm, gemm.m), partition.n_blocks, tile.threads)
@@ -125,6 +125,8 @@ def _root(operand: OperandLayout) -> Value:
 
 def _sums(gemm: Gemm, partition: Partition, itemsize: int) -> Temporary | None:
     """Return the temporary for partial sums; None if the reduction is not split."""
+    if partition.kept_elements:
+        return Temporary("sums", partition.kept_elements * itemsize)
     return None if partition.parts == 1 else Temporary("sums", partition.parts * gemm.elements * itemsize)
 
 
