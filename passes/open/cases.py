@@ -243,8 +243,7 @@ class _Chooser:
         """Give the schedules of cases, if one splits a reduction, the memory that the largest of these needs."""
         if not any(isinstance(schedule, OpenGemmSchedule) for schedule in schedules):
             return list(schedules)
-        gemm = gemm_of(AnchoredGroup.of(look_up(self._nodes, self._group)))
-        assert gemm is not None
+        gemm = self._gemm()
         needed = [
             kept_of(gemm, schedule, bounds_of(size)[1] if end is None else end - 1)
             for schedule, end in zip(schedules, ends, strict=True) if isinstance(schedule, OpenGemmSchedule)
@@ -252,6 +251,15 @@ class _Chooser:
         elements, counters = (max(each) for each in zip(*needed, strict=True))
         gemms = (schedule for schedule in schedules if isinstance(schedule, GemmSchedule))
         return [OpenGemmSchedule(g.tile, g.split_k, kept_elements=elements, counters=counters) for g in gemms]
+
+    def _gemm(self) -> Gemm:
+        gemm = gemm_of(AnchoredGroup.of(look_up(self._nodes, self._group)))
+        assert gemm is not None
+        return gemm
+
+    def _most_rows(self, schedule: OpenGemmSchedule) -> int:
+        """Return the largest number of rows whose partial sums are no more than MOST_KEPT."""
+        return MOST_KEPT // (kept_of(self._gemm(), schedule, 1)[0] or 1)
 
     def _shared(self, schedule: Schedule) -> Shared:
         if isinstance(schedule, OpenGemmSchedule):  # `_with_memory` makes its memory that of all
@@ -304,7 +312,7 @@ class _Chooser:
                 return None
         if isinstance(schedule, OpenGemmSchedule):
             gemm = gemm_of(self._view(point))
-            if gemm is None or kept_of(gemm, schedule, gemm.m)[0] > MOST_KEPT:
+            if gemm is None or gemm.m > self._most_rows(schedule):
                 return None
         group, roles = replace(self._group, schedule=there), self._view(point).roles
         return group_facts(self._sized.at(point.sizes, self._group), group, self._target, roles=roles)
@@ -340,7 +348,9 @@ class _Chooser:
         return self._views[key]
 
     def _border(self, size: Size, low: Point, high: Point, before: Schedule, after: Schedule) -> int:
-        """Return the value from which on `after` is faster than `before`; at `low` it is not, at `high` it is."""
+        """Return the value from which on `after` is faster than `before`, or from which on that has too many partial
+        sums; at `low` it is not, at `high` it is.
+        """
         for _ in range(HALVINGS):
             middle = {name: (low.sizes[name] + high.sizes[name]) // 2 for name in low.sizes}
             sizes = self._sized.near(middle)
@@ -356,7 +366,7 @@ class _Chooser:
                 high = point
             else:
                 low = point
-        return high.value
+        return min(high.value, self._most_rows(before) + 1) if isinstance(before, OpenGemmSchedule) else high.value
 
 
 def sweep(graph: Graph, size: Size) -> Iterator[Sizes]:

@@ -18,6 +18,7 @@ from tests.tolerances import MODELS
 from tilestitch.compiler import CompiledModel, compile_model
 from tilestitch.compiler.cli import rivals
 from tilestitch.passes.errors import PlanError
+from tilestitch.passes.open.cases import MOST_KEPT
 from tilestitch.passes.plan import Group
 from tilestitch.passes.plan.cases import Cases
 from tilestitch.passes.plan.gemm.tiles import OpenGemvTile
@@ -113,6 +114,27 @@ def test_nothing_is_split_where_columns_are_open_as_well() -> None:
     assert all(isinstance(each, GemmSchedule) and each.split_k == 1 for each in cases)
 
 
+def test_partial_sums_have_bounded_memory_also_between_sizes_far_apart() -> None:
+    """A region that ended between 2**14 rows, which were looked at, and the end of the range had memory for them."""
+    model = parser.parse_model(
+        '<ir_version: 10, opset_import: ["" : 17]> main (float16[b, 256, h, w] x) => (float16[b, 64, h, w] y)'
+        " { c = Conv<pads=[1, 1, 1, 1]>(x, f)  y = Tanh(c) }"
+    )
+    model.graph.initializer.append(numpy_helper.from_array(np.zeros((64, 256, 3, 3), np.float16), "f"))
+    found = schedules(compile_model(model, "emulator"))
+    assert found[0].split_k > 1
+    assert found[0].kept_elements <= MOST_KEPT
+
+
+def test_memory_for_open_rows_is_refused_where_rows_are_known() -> None:
+    one = compile_model(product("float16", rows="2, 3"), "emulator").specialisations[0]
+    (group,) = one.plan.groups
+    assert isinstance(group.schedule, GemmSchedule)
+    forged = replace(group, schedule=OpenGemmSchedule(group.schedule.tile))
+    with pytest.raises(PlanError, match="its rows are open"):
+        check_plan(replace(one.plan, groups=(forged,), launches=None, edges=None, lanes=None), one.graph)
+
+
 def _with(cases: Cases, **changes: int) -> Cases:
     return replace(
         cases, cases=tuple(replace(case, schedule=replace(case.schedule, **changes)) for case in cases.cases)
@@ -124,6 +146,9 @@ def _with(cases: Cases, **changes: int) -> Cases:
     [
         (lambda group: replace(group, cases=_with(group.cases, kept_elements=64)), "parts need .* kept_elements"),
         (lambda group: replace(group, cases=_with(group.cases, counters=1)), "there are .* and 1"),
+        (lambda group: replace(group, cases=_with(group.cases, split_k=1, kept_elements=-64)), "-64 kept_elements"),
+        (lambda group: replace(group, cases=_with(group.cases, split_k=1, counters=-1)), "-1 counters"),
+        (lambda group: replace(group, cases=_with(group.cases, kept_elements=1 << 31)), "too many or few"),
         (lambda group: replace(group, schedule=group.cases.cases[0].schedule, cases=None), "parts need"),
         (
             lambda group: replace(

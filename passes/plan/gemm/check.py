@@ -8,6 +8,7 @@ from math import ceil
 
 from tilestitch.compiler.ir.sizes import is_open
 from tilestitch.compiler.ir.types import storage_bytes
+from tilestitch.passes.plan.access.positions import INT32_ELEMENTS
 from tilestitch.passes.plan.gemm.anchored import AnchoredGroup
 from tilestitch.passes.plan.gemm.codes import why_not_codes
 from tilestitch.passes.plan.gemm.contractions import gemm_of
@@ -95,9 +96,12 @@ def _reasons(group: AnchoredGroup, schedule: GemmSchedule | DirectSchedule, mach
         return
     if not schedule.split_k or not schedule.tile_rows:
         yield f"{schedule.split_k} parts of the reduction, tiles by {schedule.tile_rows} rows: there is at least one"
-    if isinstance(schedule, OpenGemmSchedule) and any(map(is_open, (gemm.n, gemm.k, gemm.batch))):
-        yield "its columns, steps or batch are open; with memory for partial sums, only its rows may be"
-        return
+    if isinstance(schedule, OpenGemmSchedule):
+        if not is_open(gemm.m) or any(map(is_open, (gemm.n, gemm.k, gemm.batch))):
+            yield "with memory for partial sums its rows are open, and neither its columns, steps nor batch"
+            return
+        if not (0 <= schedule.kept_elements < INT32_ELEMENTS and 0 <= schedule.counters < INT32_ELEMENTS):
+            yield f"{schedule.kept_elements} kept_elements or {schedule.counters} counters are too many or few"
     if schedule.split_k > 1 and is_open(gemm.elements) and not isinstance(schedule, OpenGemmSchedule):
         yield f"{schedule.split_k} parts of the reduction leave sums of open size; it has one part where sizes are open"
         return
