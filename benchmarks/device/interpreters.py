@@ -281,7 +281,7 @@ def _block_matmul(n: Numpy, xs: Sequence[Any], a: Attrs) -> Any:
     packed = np.asarray(w.cpu() if hasattr(w, "cpu") else w)
     matrices = [dequantised(matrix, a).T for matrix in (packed if chosen else [packed])]
     weights = n.array(np.stack(matrices) if chosen else matrices[0].copy())
-    weights = n.take(weights, *chosen, 0) if chosen else weights
+    weights = n.take(weights, chosen[0], 0) if chosen else weights
     return _matmul(n, [x, n.cast(weights, n.dtype_name(x))], {"out_dtype": a.get("out_dtype")})
 
 
