@@ -126,6 +126,20 @@ def test_partial_sums_have_bounded_memory_also_between_sizes_far_apart() -> None
     assert found[0].kept_elements <= MOST_KEPT
 
 
+def test_projections_of_one_input_do_not_wait_for_memory_of_each_other() -> None:
+    """Each had partial sums of 16 MiB, the limit of all together."""
+    model = parser.parse_model(
+        '<ir_version: 10, opset_import: ["" : 17]> main (float[s, 1024] x) => (float[s, 64] q, float[s, 64] k,'
+        " float[s, 64] v) { q = MatMul(x, a)  k = MatMul(x, b)  v = MatMul(x, c) }"
+    )
+    rng = np.random.default_rng(0)
+    for name in "abc":
+        model.graph.initializer.append(numpy_helper.from_array(rng.random((1024, 64), np.float32), name))
+    plan = compile_model(model, "emulator").specialisations[0].plan
+    assert all(isinstance(group.schedule, OpenGemmSchedule) for group in plan.groups)
+    assert not plan.edges
+
+
 def test_memory_for_open_rows_is_refused_where_rows_are_known() -> None:
     one = compile_model(product("float16", rows="2, 3"), "emulator").specialisations[0]
     (group,) = one.plan.groups
