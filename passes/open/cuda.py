@@ -172,13 +172,14 @@ def _rows(schedule: RowSchedule | SplitRowSchedule, before: GroupView, view: Gro
 
 def _few_rows(before: Gemm, view: GroupView) -> GemmSchedule | None:
     """Return a tile for GEMMs of few rows with as few rows as there are; None if it would exchange the operands, or has
-    no known reduction.
+    no known reduction, or if columns are left between its gates.
     """
     gemm = gemm_of(AnchoredGroup.of(view))
     rows = next((rows for rows in ROWS_AT_A_TIME if before.m <= rows), None)
     if gemm is None or rows is None or before.m > before.n or is_open(gemm.k):
         return None
-    return GemmSchedule(open_gemv_tile(gemm, rows))
+    tile = open_gemv_tile(gemm, rows)
+    return None if tile.along_k and not gemm.units.dense else GemmSchedule(tile)
 
 
 def split_gemm(

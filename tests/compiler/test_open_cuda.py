@@ -6,7 +6,7 @@ import shutil
 
 import numpy as np
 import pytest
-from onnx import NodeProto, parser
+from onnx import NodeProto, numpy_helper, parser
 
 from tests.compiled import assert_close
 from tests.compiler.test_open_kernels import HEAD, KERNELS, SIZES, inputs
@@ -46,6 +46,25 @@ def test_one_kernel_is_right_at_every_size() -> None:
                 feeds = inputs(model, {"b": b, "s": s})
                 for actual, wanted in zip(module.run(feeds).values(), reference(feeds), strict=True):
                     assert_close(actual, wanted, MODELS[wanted.dtype.name if wanted.dtype.kind == "f" else "float32"])
+
+
+@pytest.mark.parametrize("width", [32, 128])
+def test_gates_of_few_rows_are_those_of_their_units(width: int) -> None:
+    """Several warps computed one unit, and none the next ones, as columns were counted by periods."""
+    model = parser.parse_model(
+        f"{HEAD}(float[1, s, 64] x) => (float[1, 1, s, {width}] y) {{ y = LSTM<hidden_size={width}>(x, w, r) }}"
+    )
+    rng = np.random.default_rng(0)
+    for name, depth in (("w", 64), ("r", width)):
+        values = (rng.standard_normal((1, 4 * width, depth)) / depth**0.5).astype(np.float32)
+        model.graph.initializer.append(numpy_helper.from_array(values, name))
+    compiled = compile_model(model, "emulator")
+    reference = rivals.onnxruntime(model, 1)
+    with load(compiled.to_bytes(), device="emulator") as module:
+        for rows in (1, 3, 8, 9):
+            feeds = inputs(model, {"s": rows})
+            (found,), (wanted,) = module.run(feeds).values(), reference(feeds)
+            assert_close(found, wanted, MODELS["float32"])
 
 
 @pytest.mark.parametrize(("count", "width"), [(2, 5), (5, 32), (33, 32)])

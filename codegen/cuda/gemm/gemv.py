@@ -205,7 +205,7 @@ def _share_out(block: Block, acc: Any, first: Expr, columns: int, lane: Expr) ->
         with unrolled(here) as i, when(tirx.EQ(lane, i)), unrolled(each) as gate:
             T.buffer_store(own, acc[(base + i) * each + gate], [gate])
         number = named(base + lane)
-        m, unit = named(number // count), named(units.first(first) + number % count)
+        m, unit = named(number // count), named(first // each + number % count)
         exists = both(below(lane, here, lanes), block.row_exists(m), below(unit, units.width, reached))
         with when(exists):
             block.sink(block.around, block.batch, block.row(m), unit, *[own[gate] for gate in range(each)])

@@ -100,7 +100,7 @@ def _reasons(group: AnchoredGroup, schedule: GemmSchedule | DirectSchedule, mach
         if not is_open(gemm.m) or any(map(is_open, (gemm.n, gemm.k, gemm.batch))):
             yield "with memory for partial sums its rows are open, and neither its columns, steps nor batch"
             return
-        if not (0 <= schedule.kept_elements < INT32_ELEMENTS and 0 <= schedule.counters < INT32_ELEMENTS):
+        if not all(0 <= each < INT32_ELEMENTS for each in (schedule.kept_elements, schedule.counters)):
             yield f"{schedule.kept_elements} kept_elements or {schedule.counters} counters are too many or few"
     if schedule.split_k > 1 and is_open(gemm.elements) and not isinstance(schedule, OpenGemmSchedule):
         yield f"{schedule.split_k} parts of the reduction leave sums of open size; it has one part where sizes are open"
@@ -147,6 +147,8 @@ def _tile(schedule: GemmSchedule, gemm: Gemm, machine: Machine) -> Iterator[str]
 
 def _open_gemv(tile: OpenGemvTile, gemm: Gemm) -> Iterator[str]:
     """Yield the tiles that there are if it is none of them."""
+    if tile.along_k and not gemm.units.dense:
+        yield f"open_gemv along k has no columns between units of {gemm.units.gates} gates"
     if tile.bm not in ROWS_AT_A_TIME or open_gemv_tile(gemm, tile.bm) != tile:
         found = ", ".join(str(open_gemv_tile(gemm, rows)) for rows in ROWS_AT_A_TIME)
         yield f"the only tiles of any number of rows here are {found}, not {tile}"
