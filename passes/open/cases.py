@@ -61,7 +61,7 @@ HALVINGS = 5
 MOST_LOSS = log(1.01)
 """Largest slowdown of a case, at one size, relative to the schedule for all sizes."""
 
-MOST_KEPT = 1 << 20
+MOST_KEPT = 1 << 21
 """Most partial sums of split reductions: a few groups side by side, such as projections of one input, have memory of
 their own, as that of temporaries is limited (`TEMPORARY_BYTES`).
 """

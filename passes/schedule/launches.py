@@ -18,7 +18,7 @@ from tilestitch.passes.plan.target import TargetInfo
 
 from .cuda.gpu import Gpu
 
-TEMPORARY_BYTES = 16 << 20
+TEMPORARY_BYTES = 64 << 20
 """Temporary memory beyond which groups that could run concurrently share it, and so wait for each other."""
 
 
