@@ -72,7 +72,7 @@ def schedules(compiled: CompiledModel) -> list[OpenGemmSchedule]:
     return found
 
 
-SIZES = ((1, 1), (1, 3), (2, 4), (1, 17), (3, 21), (1, 130), (1, 200), (0, 3), (1, 1))
+SIZES = ((1, 1), (1, 3), (2, 4), (1, 17), (3, 21), (1, 130), (0, 3), (1, 1))
 """In this order with one module: counters are those of all cases."""
 
 
@@ -83,9 +83,10 @@ def test_few_rows_are_computed_in_parts_of_the_reduction(model: ModelProto) -> N
     assert first.split_k > 1 and last.split_k == 1
     assert len({(each.kept_elements, each.counters) for each in schedules(compiled)}) == 1
     reference = rivals.onnxruntime(model, 1)
-    for options in EmulatorOptions(), EmulatorOptions(block_order="random", thread_order="random", seed=3):
+    shuffled = EmulatorOptions(block_order="random", thread_order="random", seed=3)
+    for options, sizes in (EmulatorOptions(), SIZES), (shuffled, SIZES[:4]):
         with load(compiled.to_bytes(), device=options) as module:
-            for b, s in SIZES:
+            for b, s in sizes:
                 rng = np.random.default_rng(b + s)
                 given = {i.name: rng.standard_normal((b, s, i.shape[2])).astype(i.dtype) for i in module.inputs}
                 (actual,), (wanted,) = module.run(given).values(), reference(given)
