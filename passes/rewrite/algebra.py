@@ -305,9 +305,8 @@ def scale_of_kept_keys(graph: Graph, node: Node) -> Replacement | None:
     queries, keys = node.inputs
     factor, views = 1.0, list[Node]()
     while single_reader(graph, keys) and (made := keys.producer) is not None:
-        if made.op == "mul" and (number := _scalar(made)) is not None:
-            factor *= number
-            keys = next(v for v in made.inputs if v.data is None)
+        if made.op == "mul" and (scaled := _scaled(made)) is not None:
+            keys, factor = scaled[0], factor * scaled[1]
         elif kind_of(made.op) is Kind.VIEW:
             views.append(made)
             keys = made.inputs[0]
@@ -323,11 +322,13 @@ def scale_of_kept_keys(graph: Graph, node: Node) -> Replacement | None:
     return [emit_like(graph, node, "matmul", emit_like(graph, node, "mul", queries, scale), keys, **node.attrs)]
 
 
-def _scalar(node: Node) -> float | None:
-    """Return the float by which a node multiplies an operand of its result's shape; None if it does not."""
-    one, other = node.inputs
-    x, number = (one, splat(other)) if one.data is None else (other, splat(one))
-    return number if isinstance(number, float) and x.type == node.output.type else None
+def _scaled(node: Node) -> tuple[Value, float] | None:
+    """Return the operand, no constant, that has its product's shape, and the float that multiplies it, if so."""
+    for x, factor in (node.inputs, node.inputs[::-1]):
+        number = splat(factor)
+        if x.data is None and isinstance(number, float) and x.type == node.output.type:
+            return x, number
+    return None
 
 
 ROUNDING: dict[str, list[Pattern]] = {

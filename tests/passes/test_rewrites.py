@@ -108,6 +108,18 @@ def test_the_scale_of_keys_in_memory_is_that_of_queries() -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize("product", ["%k, %f", "%f, %k"])
+def test_a_product_of_constants_is_folded_and_scales_no_queries(product: str) -> None:
+    """Before it was folded, the search for what is scaled there ended in a StopIteration."""
+    text = f"""graph @g(%q: float32[1,2]) -> (%y) {{
+      %k = constant [1.0, 2.0, 3.0, 4.0] : float32[2,2]
+      %f = constant [0.5] : float32[]
+      %m = mul({product}) : float32[2,2]
+      %y = matmul(%q, %m) : float32[1,2]
+    }}"""
+    assert ops(after(text, "fixpoint{limit=8}(algebra,fold_constants,dce)")) == ["matmul"]
+
+
 def test_the_scale_of_few_keys_or_of_keys_that_are_computed_stays() -> None:
     computed = scaled_keys(2, 9).replace("reshape(%k)", "reshape(%e)")
     computed = computed.replace("  %t =", "  %e = exp(%k) : float32[2,9,4]\n  %t =")
