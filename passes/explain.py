@@ -14,7 +14,7 @@ from tilestitch.cost_model.counts import bytes_of, footprint_bytes, operations
 from tilestitch.cost_model.cpu import CpuDevice
 from tilestitch.cost_model.devices import Device
 from tilestitch.cost_model.facts import KernelFacts
-from tilestitch.cost_model.laws.overlap import waves_apart, waves_together
+from tilestitch.cost_model.laws.compute import waves_apart, waves_together
 from tilestitch.cost_model.protocol import AnyDevice, LatencyModel, Prediction
 from tilestitch.cost_model.side_by_side import works_of
 from tilestitch.passes.schedule.device import device_of

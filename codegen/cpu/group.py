@@ -12,14 +12,12 @@ from tilestitch.codegen.cpu.contraction.lower import lower_gemm, lower_gemv
 from tilestitch.codegen.cpu.convolution.lower import lower_conv, lower_conv_transpose, lower_depthwise, lower_window
 from tilestitch.codegen.cpu.loops.injective import emit_injective
 from tilestitch.codegen.cpu.loops.rowwise import emit_rowwise
-from tilestitch.codegen.cpu.opaque.append import lower_append
 from tilestitch.codegen.cpu.opaque.checks import lower_index_checks
-from tilestitch.codegen.cpu.opaque.found import lower_compact, lower_tally
-from tilestitch.codegen.cpu.opaque.order import lower_order_rows
+from tilestitch.codegen.cpu.opaque.found import lower_append, lower_compact, lower_tally
 from tilestitch.codegen.cpu.opaque.regions import lower_roi_align
 from tilestitch.codegen.cpu.opaque.scan import lower_cumulative
 from tilestitch.codegen.cpu.opaque.scatter import lower_scatter
-from tilestitch.codegen.cpu.opaque.sort import lower_top_k
+from tilestitch.codegen.cpu.opaque.sort import lower_order_rows, lower_top_k
 from tilestitch.codegen.cpu.opaque.suppress import lower_suppress
 from tilestitch.codegen.errors import KernelError
 from tilestitch.codegen.groups import GroupView, roles_in, view_group

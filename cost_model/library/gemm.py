@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from tilestitch.cost_model.laws import compute, memory, overlap, power
+from tilestitch.cost_model.laws import compute, memory
 from tilestitch.cost_model.library.hierarchy import ALONE, Family, alone_us
 from tilestitch.cost_model.library.sheet import Chips
 
@@ -124,15 +124,15 @@ def body_us(
     nominal_us = rounds * step_us * depth
     efficiency = steps * np.exp(log_steps)
     energy = np.exp(picojoules) * (1.0 + operand_energy * (_EDGES[tile] - 1.0))
-    limit = power.slowdown(energy, chip.flops_per_us, chip.tdp_w, chip.process_nm) / (issue * efficiency)
+    limit = compute.slowdown(energy, chip.flops_per_us, chip.tdp_w, chip.process_nm) / (issue * efficiency)
     excess = (1.0 + limit**CORNER) ** (1.0 / CORNER) - 1.0
-    slower = 1.0 + power.throttled(nominal_us, np.exp(reaction)) * excess
+    slower = 1.0 + compute.throttled(nominal_us, np.exp(reaction)) * excess
     apart = np.log2(np.maximum(1.0, gemms.n / FAR))
     efficiency = efficiency * slower * np.exp(unaligned * gemms.unaligned + far_apart * apart)
     compute_us = nominal_us * efficiency + rounds * step_us * fill
     partial = np.where(split > 1, 8.0 * split * gemms.batch * gemms.m * gemms.k, 0.0)
     memory_us = np.exp(log_dram) * (gemms.nbytes + partial) / chip.dram_bytes_per_us
-    either_us = overlap.smooth_max(compute_us, memory_us, sharpness) + second_us * (split > 1)
+    either_us = compute.smooth_max(compute_us, memory_us, sharpness) + second_us * (split > 1)
     return np.maximum(either_us, least_us(gemms, chip))
 
 

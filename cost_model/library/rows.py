@@ -17,7 +17,7 @@ import numpy as np
 
 from tilestitch.cost_model.errors import MeasurementError
 from tilestitch.cost_model.laws import memory
-from tilestitch.cost_model.laws.overlap import smooth_max
+from tilestitch.cost_model.laws.compute import smooth_max
 from tilestitch.cost_model.library.hierarchy import ALONE, Family, alone_us
 from tilestitch.cost_model.library.sheet import Chips
 

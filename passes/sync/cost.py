@@ -11,7 +11,7 @@ from tilestitch.cost_model import constants as c
 from tilestitch.cost_model.analytical import ANALYTICAL
 from tilestitch.cost_model.devices import Device
 from tilestitch.cost_model.facts import KernelFacts, Launch
-from tilestitch.cost_model.laws.overlap import waves_apart, waves_together
+from tilestitch.cost_model.laws.compute import waves_apart, waves_together
 from tilestitch.cost_model.on_gpu import resident_blocks
 from tilestitch.cost_model.protocol import latency_us
 from tilestitch.passes.plan import Group

@@ -35,7 +35,6 @@ from . import (
     sequences,
     shaping,
     signal,
-    sorting,
     strings,
     tokens,
 )
@@ -45,7 +44,7 @@ __all__ = ["ALIASING", "NON_DETERMINISTIC", "PREPARE", "TABLE", "HostError", "Ho
 
 _MODULES = (
     blocks, casting, contraction, elementwise, folding, images, learning, maps, movement, ngrams, pictures,
-    random, reductions, regions, scatter, selection, sequences, shaping, signal, sorting, strings, tokens,
+    random, reductions, regions, scatter, selection, sequences, shaping, signal, strings, tokens,
 )  # fmt: skip
 
 TABLE: Mapping[str, HostFn] = {name: function for module in _MODULES for name, function in module.TABLE.items()}

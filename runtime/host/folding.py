@@ -23,7 +23,7 @@ from .common import (
 )
 from .reductions import cumulative_array, sum_of
 from .scatter import scatter_elements_array, scatter_nd_array
-from .sorting import top_k_arrays
+from .selection import top_k_arrays
 
 Axes = tuple[int, ...]
 

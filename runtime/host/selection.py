@@ -11,6 +11,29 @@ import numpy as np
 from .common import Attrs, HostError, HostFn, computing, normalized_axis, optional_operand, scalar_int, widen
 
 
+def top_k_arrays(x: np.ndarray, k: int, axis: int, largest: bool) -> tuple[np.ndarray, np.ndarray]:
+    """Return the values and int64 indices of the `k` extreme elements along `axis`, most extreme first; of equal ones
+    the lower index first.
+
+    NaN counts as larger than every number. Raises `HostError` if there are fewer than `k` elements.
+    """
+    size = x.shape[axis]
+    if not 0 <= k <= size:
+        raise HostError(f"k = {k} of the {size} elements along axis {axis}")
+    keys = widen(x)
+    if largest:
+        # A stable ascending sort of the reversed keys, read backwards, is descending with ties in their first order.
+        order = size - 1 - np.flip(np.argsort(np.flip(keys, axis), axis=axis, kind="stable"), axis)
+    else:
+        order = np.argsort(keys, axis=axis, kind="stable")
+    indices = np.ascontiguousarray(np.take(order, np.arange(k), axis=axis)).astype(np.int64, copy=False)
+    return np.take_along_axis(x, indices, axis), indices
+
+
+def _top_k(inputs: Sequence[Any], attrs: Attrs) -> list[np.ndarray]:
+    return list(top_k_arrays(inputs[0], attrs["k"], attrs["axis"], bool(attrs["largest"])))
+
+
 def _non_zero(inputs: Sequence[Any], attrs: Attrs) -> list[np.ndarray]:
     x = widen(inputs[0])
     if x.ndim == 0:
@@ -188,5 +211,5 @@ def _intersection_over_union(box: np.ndarray, others: np.ndarray) -> np.ndarray:
 TABLE: Mapping[str, HostFn] = {
     "NonZero": _non_zero, "Compress": _compress, "Unique": _unique, "NonMaxSuppression": _non_max_suppression,
     "suppress": _suppress, "Kept": _kept, "Extent": _extent, "Required": _required, "tally": _tally,
-    "compact": _compact, "order_rows": _order_rows,
+    "compact": _compact, "order_rows": _order_rows, "top_k": _top_k,
 }  # fmt: skip

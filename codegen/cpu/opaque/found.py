@@ -1,4 +1,5 @@
-"""The templates of tally and compact: count the true elements of a mask, block by block, and store their positions.
+"""The templates of tally and compact: count the true elements of a mask, block by block, and store their positions; and
+of append: new rows of a cache, stored after the existing ones.
 
 Tasks find the start of their results from running totals of the counts, and so are independent.
 """
@@ -14,7 +15,7 @@ from tilestitch.codegen.compute.dtypes import Expr
 from tilestitch.codegen.compute.sizes import integer
 from tilestitch.codegen.cpu.abi import KernelLaunch, Parameter, kernel_function
 from tilestitch.codegen.cpu.contraction import microkernel as mk
-from tilestitch.passes.plan.cpu.opaque import FoundPlan
+from tilestitch.passes.plan.cpu.opaque import AppendPlan, FoundPlan
 
 LANES = 16
 """Elements that are counted together."""
@@ -150,3 +151,25 @@ def _counter(start: Expr) -> Any:
     buffer = T.alloc_buffer((1,), "int64", scope="local")
     T.buffer_store(buffer, start, [0])
     return buffer
+
+
+def lower_append(plan: AppendPlan) -> KernelLaunch:
+    """Return the launch. Elements are copied as they are stored; all else in the result's memory is untouched."""
+    node = plan.node
+    x, out, attrs = node.inputs[0], node.output, node.attrs
+    parameters = [Parameter.of(v.name, v.tensor_type) for v in (x, out)]
+
+    def body(buffers: list[Any], task: Expr, scratch: Expr) -> None:
+        source, target = buffers
+        rows, inner, capacity, at, outer = (
+            T.bind(integer(size, "int64"))
+            for size in (x.shape[attrs["axis"]], plan.inner, attrs["capacity"], attrs["at"], plan.outer)
+        )
+        first = T.bind(T.cast(task, "int64") * plan.schedule.parts)
+        with mk.serial(first, T.min(first + plan.schedule.parts, outer)) as part:
+            width = T.bind(rows * inner)
+            begin, end = T.bind(part * width), T.bind((part * capacity + at) * inner)
+            mk.for_each_column(width, LANES, lambda place: T.buffer_store(target, source[begin + place], [end + place]))
+
+    func = kernel_function(parameters, body)
+    return KernelLaunch("append", func, plan.tasks, tuple(p.arg for p in parameters), node.origins)

@@ -1,4 +1,6 @@
-"""The template of top_k: insertion for small k, otherwise merge sorts of the candidates."""
+"""The templates of top_k, by insertion for small k and otherwise by merge sorts of the candidates, and of order_rows, a
+merge sort of row numbers.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +13,13 @@ from tvm.script.ir_builder import tirx as T
 
 from tilestitch.codegen.compute.dtypes import Expr, from_storage, is_nan, named, to_storage
 from tilestitch.codegen.compute.indexing import index_dtype
+from tilestitch.codegen.compute.ordering import comes_first
 from tilestitch.codegen.compute.sizes import integer
 from tilestitch.codegen.cpu.abi import KernelLaunch, Parameter, kernel_function
 from tilestitch.codegen.cpu.contraction.microkernel import scratch_buffer
 from tilestitch.compiler.ir.sizes import Size, is_open, largest
 from tilestitch.compiler.ir.types import compute_dtype, is_float
-from tilestitch.passes.plan.cpu.opaque import SortPlan
+from tilestitch.passes.plan.cpu.opaque import OrderPlan, SortPlan
 
 
 @dataclass(frozen=True)
@@ -177,3 +180,29 @@ def lower_top_k(plan: SortPlan) -> KernelLaunch:
 
     func = kernel_function(parameters, body)
     return KernelLaunch("top_k", func, plan.tasks, tuple(p.arg for p in parameters), node.origins, plan.scratch_bytes)
+
+
+def lower_order_rows(plan: OrderPlan) -> KernelLaunch:
+    """Return the launch, whose only task sorts all rows."""
+    node = plan.node
+    dtype = node.inputs[0].dtype
+    parameters = [Parameter.of(v.name, v.tensor_type) for v in (*node.inputs, *node.outputs)]
+
+    def body(buffers: list[Any], task: Expr, scratch: Expr) -> None:
+        rows, order = buffers
+        numbers = scratch_buffer(scratch, 0, (largest(1, plan.room),), "int32", "numbers")
+        count, length = T.bind(integer(plan.rows, "int32")), T.bind(integer(plan.length, "int64"))
+
+        def before(new: Expr, old: Expr) -> Expr:
+            starts = (T.bind(T.cast(new, "int64") * length), T.bind(T.cast(old, "int64") * length))
+            return comes_first(rows, dtype, starts, length)[0]
+
+        with T.serial(0, count) as row:
+            T.buffer_store(numbers, row, [row])
+        offset = T.bind(merged(numbers, numbers, count, count, before))
+        with T.serial(0, count) as row:
+            T.buffer_store(order, T.cast(numbers[offset + row], "int64"), [row])
+
+    func = kernel_function(parameters, body)
+    args = tuple(p.arg for p in parameters)
+    return KernelLaunch("order_rows", func, plan.tasks, args, node.origins, plan.scratch_bytes)

@@ -22,8 +22,7 @@ from tilestitch.codegen.cpu.target import CpuTarget
 from tilestitch.codegen.cpu.toolchain.angles import angles
 from tilestitch.codegen.cpu.toolchain.ctext import CText, compile_c
 from tilestitch.codegen.cpu.toolchain.elf import object_bytes
-from tilestitch.codegen.cpu.toolchain.gathers import gathers
-from tilestitch.codegen.cpu.toolchain.nearest import nearest
+from tilestitch.codegen.cpu.toolchain.intrinsics import gathers, nearest
 from tilestitch.codegen.cpu.toolchain.rounding import rounding
 from tilestitch.codegen.cpu.toolchain.tables import Unit, tables
 from tilestitch.codegen.cpu.toolchain.wrapping import wrapping

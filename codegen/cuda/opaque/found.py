@@ -1,4 +1,5 @@
-"""The templates of tally and compact: count the true elements of a mask, block by block, and store their positions.
+"""The templates of tally and compact: count the true elements of a mask, block by block, and store their positions; and
+of append: new rows of a cache, stored after the existing ones.
 
 A thread block has one block of elements, a thread some neighbours of it. Running totals of the counts give the start of
 each block's results, so that blocks are independent.
@@ -7,6 +8,7 @@ each block's results, so that blocks are independent.
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import prod
 from typing import Any
 
 from tvm import tirx
@@ -17,10 +19,8 @@ from tilestitch.codegen.compute.sizes import integer
 from tilestitch.codegen.cuda.abi import CudaLaunch, Parameter, Thread, barrier, kernel_function, shared_buffer
 from tilestitch.codegen.cuda.positions import places_dtype
 from tilestitch.compiler.ir.graph import Node
-from tilestitch.compiler.ir.sizes import ceil_div
+from tilestitch.compiler.ir.sizes import ceil_div, largest
 from tilestitch.passes.plan.schedules import OperatorSchedule
-
-Body = Callable[[list[Any], Expr, Expr], None]
 
 
 def lower_tally(node: Node, schedule: OperatorSchedule) -> CudaLaunch:
@@ -107,3 +107,28 @@ def _launch(node: Node, schedule: OperatorSchedule, body: Body) -> CudaLaunch:
 
     func = kernel_function(parameters, grid, block, emit)
     return CudaLaunch(node.op, func, grid, block, tuple(p.arg for p in parameters), node.origins)
+
+
+def lower_append(node: Node, schedule: OperatorSchedule) -> CudaLaunch:
+    """Return the launch. A thread copies an element as it is stored; all else in the result's memory is untouched."""
+    x, out, attrs, threads = node.inputs[0], node.output, node.attrs, schedule.threads
+    axis, count = attrs["axis"], x.tensor_type.num_elements
+    inner = prod(x.shape[axis + 1 :])
+    parameters = [Parameter.of(v.name, v.tensor_type) for v in (x, out)]
+    grid, block = (largest(1, ceil_div(count, threads)), 1, 1), (threads, 1, 1)
+
+    def body(buffers: list[Any], thread: Thread) -> None:
+        source, target = buffers
+        dtype = places_dtype()
+        room, before = (integer(rows * inner, dtype) for rows in (attrs["capacity"], attrs["at"]))
+        new = integer(largest(1, x.shape[axis] * inner), dtype)
+        place = T.bind(T.cast(thread.block[0], dtype) * threads + thread.thread[0])
+        with T.If(place < integer(count, dtype)), T.Then():
+            part = T.bind(place // new)
+            T.buffer_store(target, source[place], [part * room + before + place % new])
+
+    func = kernel_function(parameters, grid, block, body)
+    return CudaLaunch("append", func, grid, block, tuple(p.arg for p in parameters), node.origins)
+
+
+Body = Callable[[list[Any], Expr, Expr], None]

@@ -7,21 +7,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tilestitch.cost_model.laws import compute, memory, overlap, power
+from tilestitch.cost_model.laws import compute, memory
 
 times = st.floats(0.0, 1e7)
 
 
 @given(times, times, st.floats(1.0, 20.0))
 def test_overlapping_times_take_between_the_longer_and_their_sum(first: float, second: float, sharpness: float) -> None:
-    found = float(overlap.smooth_max(first, second, sharpness))
+    found = float(compute.smooth_max(first, second, sharpness))
     assert max(first, second) * (1 - 1e-12) <= found <= (first + second) * (1 + 1e-9)
 
 
 def test_the_sharper_the_corner_the_closer_to_the_longer_time() -> None:
-    assert overlap.smooth_max(3.0, 4.0, 2.0) == pytest.approx(5.0)
-    assert overlap.smooth_max(3.0, 4.0, 1.0) == pytest.approx(7.0)
-    assert overlap.smooth_max(0.0, 0.0, 2.0) == 0.0
+    assert compute.smooth_max(3.0, 4.0, 2.0) == pytest.approx(5.0)
+    assert compute.smooth_max(3.0, 4.0, 1.0) == pytest.approx(7.0)
+    assert compute.smooth_max(0.0, 0.0, 2.0) == 0.0
 
 
 def test_lanes_follow_from_peak_and_clock() -> None:
@@ -56,18 +56,18 @@ def test_lanes_that_take_every_issue_slot_wait_for_other_instructions() -> None:
 
 
 def test_operations_take_less_energy_on_finer_processes() -> None:
-    assert power.energy_scale(12) == power.energy_scale(16) == pytest.approx(1.0)
-    assert 0.28 < power.energy_scale(6) < 0.4
-    assert power.energy_scale(5) / power.energy_scale(16) == pytest.approx(0.28, abs=0.005)
+    assert compute.energy_scale(12) == compute.energy_scale(16) == pytest.approx(1.0)
+    assert 0.28 < compute.energy_scale(6) < 0.4
+    assert compute.energy_scale(5) / compute.energy_scale(16) == pytest.approx(0.28, abs=0.005)
 
 
 def test_a_board_slows_down_where_its_power_does_not_suffice() -> None:
-    weak, strong = (power.slowdown(10.0, 8.141e6, watts, 12) for watts in (70, 700))
+    weak, strong = (compute.slowdown(10.0, 8.141e6, watts, 12) for watts in (70, 700))
     assert weak == pytest.approx(81.41 / 50) and strong < 1
 
 
 def test_short_kernels_are_over_before_power_limits_them() -> None:
-    assert power.throttled(10.0, 300.0) < 0.05 < 0.9 < power.throttled(10_000.0, 300.0)
+    assert compute.throttled(10.0, 300.0) < 0.05 < 0.9 < compute.throttled(10_000.0, 300.0)
 
 
 def test_sms_of_small_chips_hold_fewer_threads() -> None:

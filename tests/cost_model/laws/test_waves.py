@@ -6,7 +6,7 @@ from math import ceil
 
 import pytest
 
-from tilestitch.cost_model.laws.overlap import waves_apart, waves_together
+from tilestitch.cost_model.laws.compute import waves_apart, waves_together
 
 SLOTS = 2 * 80
 HIDDEN, WIDTH = 4 * 12288 // 8, 12288
