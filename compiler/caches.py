@@ -1,9 +1,9 @@
 """Caches that grow in place in the caller's memory: a step of a decoder does not copy what it keeps of earlier tokens.
 
-A decoder concatenates its past with what it computed, and returns the whole. Here that becomes an `append`: only the
-new rows are stored, at their position in a buffer that has room for more along this axis, and readers of the whole read
-the first rows of that buffer. The input is no longer an input of the graph: its rows are in the buffer already. Its
-length and the buffer's capacity are the shape of an input without elements.
+A decoder concatenates its past with what it computed, or stores that where the data says, and returns the whole. Here
+either becomes an `append`: only the new rows are stored, at their position in a buffer that has room for more along
+this axis, and readers of the whole read the first rows of that buffer. The input is no longer an input of the graph:
+its rows are in the buffer already. Its length and the buffer's capacity are the shape of an input without elements.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def with_caches(graph: Graph, output_names: Sequence[str], classes: Mapping[str,
         found.append(
             Cache(
                 value.name, output, names.index(value.name), _type(value), axis,
-                runtime_size(concat.inputs[1].tensor_type.shape[axis]), sizes.name,
+                runtime_size(concat.output.tensor_type.shape[axis] - value.tensor_type.shape[axis]), sizes.name,
             )
         )  # fmt: skip
         _append(graph, value, concat, sizes.tensor_type.sizes[1])
@@ -82,13 +82,17 @@ def _chosen(graph: Graph, patterns: Sequence[str]) -> list[Value]:
 
 
 def _growing(graph: Graph, value: Value) -> Node:
-    """Return the only node that reads the value: a concat that appends to it, and whose result is an output."""
+    """Return the only node that reads the value: a concat that appends to it, or an append that stores rows in it; the
+    result is an output.
+    """
     users = [user for user, _ in value.uses]
-    if len(users) != 1 or users[0].op != "concat" or graph.is_output(value):
+    users += [node for node in graph.nodes if node.op == "append" and node.attrs["cache"] == value.name]
+    if len(users) != 1 or users[0].op not in ("concat", "append") or graph.is_output(value):
         told = ", ".join(dict.fromkeys(user.op for user in users)) or "nothing"
         raise OptionError(f"donate: input {value.name} is read by {told}; a cache is read by one concatenation alone")
     (concat,) = users
-    if len(concat.inputs) != 2 or concat.inputs[0] is not value or list(graph.outputs).count(concat.output) != 1:
+    grows = concat.op == "append" or (len(concat.inputs) == 2 and concat.inputs[0] is value)
+    if not grows or list(graph.outputs).count(concat.output) != 1:
         raise OptionError(
             f"donate: what grows input {value.name} is no output of the model that has its new rows last; leave it out"
         )
@@ -109,14 +113,17 @@ def _sizes_input(graph: Graph, value: Value, concat: Node, number: int) -> Value
 
 
 def _append(graph: Graph, value: Value, concat: Node, capacity: Size) -> None:
-    axis, new = concat.attrs["axis"], concat.inputs[1]
-    length, whole = value.tensor_type.shape[axis], concat.output
+    axis, whole = concat.attrs["axis"], concat.output
+    if concat.op == "append":
+        operands, attrs = concat.inputs, {key: concat.attrs[key] for key in ("until", "clears")}
+    else:
+        operands, attrs = concat.inputs[1:], {"at": value.tensor_type.shape[axis]}
     graph.claims = (
         *graph.claims,
         Claim(capacity - whole.tensor_type.shape[axis], exact=False, reason=f"input {value.name}: room for its rows"),
     )
     buffer = graph.emit(
-        "append", new, cache=value.name, axis=axis, at=length, capacity=capacity, origins=concat.origins,
+        "append", *operands, cache=value.name, axis=axis, capacity=capacity, **attrs, origins=concat.origins,
         insert_before=concat,
     )  # fmt: skip
     rank = len(whole.tensor_type.shape)

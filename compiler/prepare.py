@@ -107,7 +107,7 @@ class Job:
         # Kernels of a given plan can expose only what they store.
         names = () if self.plans else self.expose
         choosing = Choosing.on(self.context.target.is_gpu, self.options["precision"])
-        checked = checked_model(self.source.model, self.source.folder, choosing=choosing)
+        checked = checked_model(self.source.model, self.source.folder, choosing=choosing, donated=self.donate)
 
         def convert(shapes: ShapeSet, region: Region | None, whole: bool = False) -> ImportedModel:
             return convert_checked(checked, shapes, ranges=region, expose=names, whole=whole)

@@ -415,23 +415,25 @@ def _cut(name: str, given: Any) -> list[Range]:
 
 
 def caches_of(graph: Graph) -> list[str]:
-    """Return the symbols that are the length of an input to which the model concatenates, or which it pads up to
-    another size: it may be empty at first.
+    """Return the symbols that are the length of an input to which the model concatenates or appends, or which it pads
+    up to another size: it may be empty at first.
     """
     symbols: dict[object, str] = {size_of(symbol): symbol.name for symbol in graph.symbols}
     found: dict[str, None] = {}
     for node in graph.nodes:
-        for value, axis in _grown(node):
+        for value, axis in _grown(graph, node):
             name = symbols.get(value.tensor_type.shape[axis])
             if name is not None and _is_moved_input(graph, value):
                 found[name] = None
     return list(found)
 
 
-def _grown(node: Node) -> Iterator[tuple[Value, int]]:
-    """Yield the operands that a node concatenates, or pads until they are as long as something else, with the axis."""
+def _grown(graph: Graph, node: Node) -> Iterator[tuple[Value, int]]:
+    """Yield what a node concatenates, appends to, or pads until it is as long as something else, with the axis."""
     if node.op == "concat":
         yield from ((value, node.attrs["axis"]) for value in node.inputs)
+    if node.op == "append":
+        yield from ((value, node.attrs["axis"]) for value in graph.inputs if value.name == node.attrs["cache"])
     if node.op != "pad":
         return
     value = node.inputs[0]

@@ -13,7 +13,7 @@ from .types import with_size
 
 
 class HostCacheMemory:
-    """Cache buffers on the host. Users hold a view of a buffer; the view's base tells its capacity."""
+    """Cache buffers on the host. Users hold a view of a buffer, whose base tells its capacity, or a whole buffer."""
 
     def given(self, value: Any, dtype: str, stream: Any) -> np.ndarray:
         if not isinstance(value, np.ndarray) and hasattr(value, "__dlpack__"):
@@ -22,13 +22,11 @@ class HostCacheMemory:
         return array.astype(array.dtype.newbyteorder("="), copy=False)
 
     def room(self, array: np.ndarray, axis: int) -> np.ndarray | None:
+        if not array.flags.writeable:
+            return None
         base = array.base
-        if not array.flags.writeable or not isinstance(base, np.ndarray) or base.dtype != array.dtype:
-            return None
-        if base.ndim != array.ndim or base.shape != with_size(array.shape, axis, base.shape[axis]):
-            return None
-        same = base.ctypes.data == array.ctypes.data and base.strides == array.strides
-        return base if same and base.flags.c_contiguous and base.flags.writeable and base.flags.aligned else None
+        buffer = base if base is not None and _is_start(array, base, axis) else array
+        return buffer if buffer.flags.c_contiguous and buffer.flags.writeable and buffer.flags.aligned else None
 
     def place(self, array: Any) -> tuple[int, int]:
         return (address_of(array), array.nbytes) if isinstance(array, np.ndarray) else (0, 0)
@@ -45,6 +43,14 @@ class HostCacheMemory:
         self, buffer: np.ndarray, axis: int, length: int, worker: Worker, *, stays: bool, on_device: bool
     ) -> np.ndarray:
         return _rows(buffer, axis, length)
+
+
+def _is_start(array: np.ndarray, base: np.ndarray, axis: int) -> bool:
+    """Return whether an array is the first rows along the axis of its base."""
+    if not isinstance(base, np.ndarray) or base.dtype != array.dtype or base.ndim != array.ndim:
+        return False
+    is_wide = base.shape == with_size(array.shape, axis, base.shape[axis])
+    return is_wide and base.ctypes.data == array.ctypes.data and base.strides == array.strides
 
 
 def _rows(buffer: np.ndarray, axis: int, length: int) -> np.ndarray:

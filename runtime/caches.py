@@ -116,7 +116,8 @@ class Caches:
             stays = len(capacities) == 1 and min(capacities) >= max(total, 1)
             stays = stays and _are_apart([memory.place(room) for room in (*taken, *rooms.values())])
             is_donated = any(c.input in self._donated for c in group)
-            capacity = max(GROWTH * total, LEAST_ROOM) if is_donated else max(total, 1)
+            grows = is_donated and any(before < after for before, after in (lengths[c.input] for c in group))
+            capacity = max(GROWTH * total, LEAST_ROOM) if grows else max(total, 1)
             for c in group:
                 room = rooms[c.input] if stays else None
                 size = min(capacities) if stays else capacity

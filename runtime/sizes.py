@@ -22,6 +22,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import NoReturn, TypeAlias
 
 __all__ = [
@@ -72,6 +73,7 @@ _TOKEN = re.compile(r" *(?:(?P<number>[0-9]+)|(?P<name>[A-Za-z_][A-Za-z0-9_]*)|(
 _FUNCTIONS = ("max", "min")
 
 
+@lru_cache(maxsize=1024)
 def parse(text: str) -> Expression:
     """Parse an expression. Raises `SizeError`."""
     if len(text) > MAX_LENGTH:

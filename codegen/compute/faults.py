@@ -14,6 +14,8 @@ from .indexing import unravel
 
 
 def fault_message(node: Node) -> str:
+    if node.op == "append":
+        return f"{node.attrs['cache']}: the place of a new row is not below {node.attrs['until']}"
     return f"{node.op}: an index is out of range of the data, whose shape is {list(node.inputs[0].shape)}"
 
 

@@ -108,9 +108,10 @@ class CheckedModel:
 
 
 def checked_model(
-    model: str | os.PathLike[str] | ModelProto, folder: Path | None = None, *, choosing: Choosing | None = None
-) -> CheckedModel:
-    """Read and check a model; arguments and errors as for `import_model`. `choosing`: as of `Module`."""
+    model: str | os.PathLike[str] | ModelProto, folder: Path | None = None, *, choosing: Choosing | None = None,
+    donated: Sequence[str] = (),
+) -> CheckedModel:  # fmt: skip
+    """Read and check a model; arguments and errors as for `import_model`. `choosing`, `donated`: as of `Module`."""
     proto, path = (model, None) if isinstance(model, ModelProto) else (load_model(Path(model)), Path(model))
     _check_complete(proto, "the ModelProto given")
     _check_text(proto.graph.node)
@@ -124,7 +125,8 @@ def checked_model(
     check_model(proto, path if proto is given else None)
     _check_output_names(proto)
     opsets = {canonical_domain(o.domain): o.version for o in proto.opset_import}
-    module = Module(convert_node, functions, path.parent if path else folder, names_read(proto), choosing=choosing)
+    folder = path.parent if path else folder
+    module = Module(convert_node, functions, folder, names_read(proto), choosing=choosing, donated=donated)
     return CheckedModel(proto, module, opsets)
 
 

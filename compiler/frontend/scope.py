@@ -76,6 +76,8 @@ class Module:
     """Values that have a name of the ONNX model."""
     choosing: Choosing | None = None
     """None: there are no such kernels."""
+    donated: Sequence[str] = ()
+    """Patterns of the names of inputs whose memory is written to."""
     made: dict[Hashable, tuple[tuple[object, ...], Any]] = field(default_factory=dict)
     """Results of `once`, with their operands, which are kept alive so that identities are not reused."""
 

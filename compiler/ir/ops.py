@@ -393,13 +393,16 @@ _SPECS: list[OpSpec] = [
         "append",
         Kind.OPAQUE,
         rule.append,
-        1,
-        "x along `axis` from place `at` on, of `capacity` places; what stands elsewhere was there before the run, in "
-        "the memory that the result is written to: that of `cache`",
+        (1, 2),
+        "x along `axis` from place `at` on, or at places (int64 [batch or 1, rows]) below `until`, of `capacity`; what "
+        "stands elsewhere was there before the run, in the memory that the result is written to: that of `cache`. "
+        "`clears`: from the last row's place to `until` there are zeros",
         cache=_REQUIRED,
         axis=_REQUIRED,
-        at=_REQUIRED,
+        at=_OPTIONAL,
         capacity=_REQUIRED,
+        until=_OPTIONAL,
+        clears=_OPTIONAL,
     ),
     # control: operands are loop state first, then captured outer values; nested graphs take them all as inputs
     _spec(

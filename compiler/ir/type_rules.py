@@ -541,11 +541,18 @@ def roi_align(inputs: Sequence[Type], attrs: Attrs) -> list[Type]:
 
 
 def append(inputs: Sequence[Type], attrs: Attrs) -> list[Type]:
-    (x,) = _tensors(inputs)
-    axis, at, capacity = attrs["axis"], attrs["at"], attrs["capacity"]
+    x, *places = _tensors(inputs)
+    axis, capacity = attrs["axis"], attrs["capacity"]
     _require(0 <= axis < x.rank, f"axis {axis} of a tensor of rank {x.rank}")
-    fits = may_be_natural(at) and may_be_natural(capacity - at - x.shape[axis])
-    _require(fits, f"{x.shape[axis]} places from {at} on do not fit in {capacity}")
+    if places:
+        batch, rows = places[0].shape if places[0].rank == 2 else (0, 0)
+        fits = batch in (1, x.shape[0]) and rows == x.shape[axis] and places[0].dtype == "int64"
+        _require(axis > 0 and fits, f"{places[0]} are no places of rows of {x}")
+        _require(may_be_natural(capacity - attrs["until"]), f"{attrs['until']} places do not fit in {capacity}")
+    else:
+        at = attrs["at"]
+        fits = may_be_natural(at) and may_be_natural(capacity - at - x.shape[axis])
+        _require(fits, f"{x.shape[axis]} places from {at} on do not fit in {capacity}")
     return [x.with_shape((*x.shape[:axis], capacity, *x.shape[axis + 1 :]))]
 
 

@@ -12,8 +12,10 @@ from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
 from tilestitch.codegen.compute.dtypes import Expr
+from tilestitch.codegen.compute.faults import fault_message
+from tilestitch.codegen.compute.scattering import in_range
 from tilestitch.codegen.compute.sizes import integer
-from tilestitch.codegen.cpu.abi import KernelLaunch, Parameter, kernel_function
+from tilestitch.codegen.cpu.abi import KernelLaunch, Parameter, StatusArg, kernel_function
 from tilestitch.codegen.cpu.contraction import microkernel as mk
 from tilestitch.passes.plan.cpu.opaque import AppendPlan, FoundPlan
 
@@ -156,20 +158,50 @@ def _counter(start: Expr) -> Any:
 def lower_append(plan: AppendPlan) -> KernelLaunch:
     """Return the launch. Elements are copied as they are stored; all else in the result's memory is untouched."""
     node = plan.node
-    x, out, attrs = node.inputs[0], node.output, node.attrs
-    parameters = [Parameter.of(v.name, v.tensor_type) for v in (x, out)]
+    x, *places, out = (*node.inputs, node.output)
+    parameters = [Parameter.of(v.name, v.tensor_type) for v in (x, *places, out)]
+    parameters += [Parameter(StatusArg(), "int32", 1)] if places else []
 
     def body(buffers: list[Any], task: Expr, scratch: Expr) -> None:
-        source, target = buffers
-        rows, inner, capacity, at, outer = (
-            T.bind(integer(size, "int64"))
-            for size in (x.shape[attrs["axis"]], plan.inner, attrs["capacity"], attrs["at"], plan.outer)
-        )
+        outer = T.bind(integer(plan.outer, "int64"))
         first = T.bind(T.cast(task, "int64") * plan.schedule.parts)
         with mk.serial(first, T.min(first + plan.schedule.parts, outer)) as part:
-            width = T.bind(rows * inner)
-            begin, end = T.bind(part * width), T.bind((part * capacity + at) * inner)
-            mk.for_each_column(width, LANES, lambda place: T.buffer_store(target, source[begin + place], [end + place]))
+            if places:
+                _store_rows(plan, buffers, part)
+            else:
+                start, width = (integer(size, "int64") for size in (node.attrs["at"], plan.size * plan.inner))
+                _copy_rows(plan, buffers, part, T.bind(part * width), start, width)
 
     func = kernel_function(parameters, body)
-    return KernelLaunch("append", func, plan.tasks, tuple(p.arg for p in parameters), node.origins)
+    faults = (fault_message(node),) if places else ()
+    return KernelLaunch("append", func, plan.tasks, tuple(p.arg for p in parameters), node.origins, faults=faults)
+
+
+def _copy_rows(plan: AppendPlan, buffers: list[Any], part: Expr, begin: Expr, place: Expr, width: Expr) -> None:
+    """Emit a copy of `width` elements from `begin` on to the rows of `part` from `place` on."""
+    source, target = buffers[:2]
+    end = T.bind((part * integer(plan.node.attrs["capacity"], "int64") + place) * integer(plan.inner, "int64"))
+    mk.for_each_column(width, LANES, lambda column: T.buffer_store(target, source[begin + column], [end + column]))
+
+
+def _store_rows(plan: AppendPlan, buffers: list[Any], part: Expr) -> None:
+    """Emit the stores of the rows of `part`, each at its place, and of zeros after them."""
+    source, places, target, status = buffers
+    attrs, rows, inner = plan.node.attrs, integer(plan.size, "int64"), T.bind(integer(plan.inner, "int64"))
+    line = T.bind(part // integer(plan.parts_alike, "int64") * rows)
+    with mk.serial(T.int64(0), rows) as row:
+        place = T.bind(places[line + row])
+        with T.If(in_range(place, attrs["until"])):
+            with T.Then():
+                _copy_rows(plan, [source, target], part, T.bind((part * rows + row) * inner), place, inner)
+            with T.Else():
+                T.buffer_store(status, T.int32(1), [0])
+    if not attrs.get("clears"):
+        return
+    with T.If(rows > 0), T.Then():
+        room = integer(attrs["capacity"], "int64")
+        after = T.bind(T.max(places[line + rows - 1] + 1, T.int64(0)))
+        begin = T.bind((part * room + after) * inner)
+        width = T.bind((integer(attrs["until"], "int64") - after) * inner)
+        zero = tirx.const(0, target.dtype)
+        mk.for_each_column(width, LANES, lambda column: T.buffer_store(target, zero, [begin + column]))

@@ -15,8 +15,19 @@ from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
 from tilestitch.codegen.compute.dtypes import Expr
+from tilestitch.codegen.compute.faults import fault_message
+from tilestitch.codegen.compute.scattering import in_range
 from tilestitch.codegen.compute.sizes import integer
-from tilestitch.codegen.cuda.abi import CudaLaunch, Parameter, Thread, barrier, kernel_function, shared_buffer
+from tilestitch.codegen.cuda.abi import (
+    CudaLaunch,
+    Parameter,
+    StatusArg,
+    Thread,
+    barrier,
+    fault,
+    kernel_function,
+    shared_buffer,
+)
 from tilestitch.codegen.cuda.positions import places_dtype
 from tilestitch.compiler.ir.graph import Node
 from tilestitch.compiler.ir.sizes import ceil_div, largest
@@ -111,24 +122,50 @@ def _launch(node: Node, schedule: OperatorSchedule, body: Body) -> CudaLaunch:
 
 def lower_append(node: Node, schedule: OperatorSchedule) -> CudaLaunch:
     """Return the launch. A thread copies an element as it is stored; all else in the result's memory is untouched."""
-    x, out, attrs, threads = node.inputs[0], node.output, node.attrs, schedule.threads
-    axis, count = attrs["axis"], x.tensor_type.num_elements
+    x, *given, out = (*node.inputs, node.output)
+    attrs, threads, axis, count = node.attrs, schedule.threads, node.attrs["axis"], x.tensor_type.num_elements
     inner = prod(x.shape[axis + 1 :])
-    parameters = [Parameter.of(v.name, v.tensor_type) for v in (x, out)]
+    parameters = [Parameter.of(v.name, v.tensor_type) for v in (x, *given, out)]
+    parameters += [Parameter(StatusArg(), "int32", 1)] if given else []
     grid, block = (largest(1, ceil_div(count, threads)), 1, 1), (threads, 1, 1)
 
     def body(buffers: list[Any], thread: Thread) -> None:
-        source, target = buffers
+        source, target = buffers[0], buffers[len(given) + 1]
         dtype = places_dtype()
-        room, before = (integer(rows * inner, dtype) for rows in (attrs["capacity"], attrs["at"]))
+        room = integer(attrs["capacity"] * inner, dtype)
         new = integer(largest(1, x.shape[axis] * inner), dtype)
         place = T.bind(T.cast(thread.block[0], dtype) * threads + thread.thread[0])
         with T.If(place < integer(count, dtype)), T.Then():
             part = T.bind(place // new)
-            T.buffer_store(target, source[place], [part * room + before + place % new])
+            if given:
+                store_row(buffers, place, part, T.bind(place % new))
+            else:
+                before = integer(attrs["at"] * inner, dtype)
+                T.buffer_store(target, source[place], [part * room + before + place % new])
+
+    def store_row(buffers: list[Any], place: Expr, part: Expr, within: Expr) -> None:
+        """Store an element where the list of places says, and the last row's thread zeros after it."""
+        source, places, target, status = buffers
+        dtype, width, rows = places_dtype(), max(1, inner), x.shape[axis]
+        alike = prod(x.shape[(0 if given[0].shape[0] == 1 else 1) : axis])
+        row, column = T.bind(within // integer(width, dtype)), T.bind(within % integer(width, dtype))
+        at = T.bind(places[part // integer(largest(1, alike), dtype) * integer(rows, dtype) + row])
+        line = T.bind(part * integer(attrs["capacity"], dtype))
+        with T.If(in_range(at, attrs["until"])):
+            with T.Then():
+                start = T.bind(T.cast(at, dtype))
+                T.buffer_store(target, source[place], [(line + start) * integer(width, dtype) + column])
+                if attrs.get("clears"):
+                    until = tirx.Select(tirx.EQ(row, integer(rows, dtype) - 1), integer(attrs["until"], dtype), start)
+                    with T.serial(start + 1, T.max(until, start + 1)) as after:
+                        index = (line + after) * integer(width, dtype) + column
+                        T.buffer_store(target, tirx.const(0, target.dtype), [index])
+            with T.Else():
+                fault(status)
 
     func = kernel_function(parameters, grid, block, body)
-    return CudaLaunch("append", func, grid, block, tuple(p.arg for p in parameters), node.origins)
+    faults = (fault_message(node),) if given else ()
+    return CudaLaunch("append", func, grid, block, tuple(p.arg for p in parameters), node.origins, faults=faults)
 
 
 Body = Callable[[list[Any], Expr, Expr], None]

@@ -48,19 +48,24 @@ class _AlongAxis:
     node: Node
 
     @property
+    def axis(self) -> int:
+        axis: int = self.node.attrs["axis"]
+        return axis
+
+    @property
     def outer(self) -> Size:
         """Combinations of indices along the preceding axes."""
-        return prod(self.node.inputs[0].shape[: self.node.attrs["axis"]])
+        return prod(self.node.inputs[0].shape[: self.axis])
 
     @property
     def size(self) -> Size:
         """Elements per line."""
-        return self.node.inputs[0].shape[self.node.attrs["axis"]]
+        return self.node.inputs[0].shape[self.axis]
 
     @property
     def inner(self) -> Size:
         """Elements between neighbours on a line: neighbouring lines."""
-        return prod(self.node.inputs[0].shape[self.node.attrs["axis"] + 1 :])
+        return prod(self.node.inputs[0].shape[self.axis + 1 :])
 
 
 @dataclass(frozen=True)
@@ -276,6 +281,11 @@ class AppendPlan(_AlongAxis):
 
     schedule: CpuAppendSchedule
     scratch_bytes: ClassVar[int] = 0
+
+    @property
+    def parts_alike(self) -> Size:
+        """Combinations of indices before the axis that share one list of places."""
+        return self.outer if self.node.inputs[1].shape[0] == 1 else prod(self.node.inputs[0].shape[1 : self.axis])
 
     @property
     def tasks(self) -> Size:

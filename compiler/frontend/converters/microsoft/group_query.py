@@ -24,6 +24,7 @@ from ...found_sizes import Element, entries_of, sizes_of
 from ...symbols import sizes_are_symbols
 from ..attention import attention_scores, joined_heads, rotate, weighted_values
 from ..common import outputs_named, widened
+from ..donated import is_donated, stored_rows
 from ..normalization import inverse_deviation
 from ..reductions import softmax
 from .operator import Operator
@@ -154,13 +155,17 @@ def _total(ctx: Context, rows: Size) -> Size:
     """Return total_sequence_length. Where only a run can tell it, that is done for the tokens before this step: with
     its own there is at least one key then, as kernels need.
     """
-    entries = entries_of(ctx.input(6))
-    found = sizes_are_symbols() and entries is not None and isinstance(entries[0], Element)
-    if not found or ctx.optional(16) is not None:
+    if not _total_is_found(ctx):
         return ctx.sizes_of(6)[0]
     before = ctx.sub(ctx.cast(ctx.reshape(ctx.input(6), (1,)), "int64"), ctx.size(rows))
     (size,) = sizes_of(ctx, [Element(before, 0)])
     return rows + size
+
+
+def _total_is_found(ctx: Context) -> bool:
+    entries = entries_of(ctx.input(6))
+    found = sizes_are_symbols() and entries is not None and isinstance(entries[0], Element)
+    return found and ctx.optional(16) is None
 
 
 def _start(ctx: Context, batch: Size, rows: Size, total: Size) -> int | Value:
@@ -182,11 +187,13 @@ def _start(ctx: Context, batch: Size, rows: Size, total: Size) -> int | Value:
 
 
 def _cache(ctx: Context, place: Place, index: int, new: Value) -> Value:
-    """Return the cache with this step's tokens at their positions, and zeros after them.
-
-    Stale contents there are dropped: they may not be finite, and a weight of zero would then not hide them.
+    """Return the cache with this step's tokens at their positions, and zeros after them, in donated memory as far as
+    keys are seen. Stale contents there are dropped: they may not be finite, and a weight of zero would then not hide
+    them.
     """
     past = _past(ctx, index, new)
+    if is_donated(ctx, past) and not _total_is_found(ctx):
+        return stored_rows(ctx, past, new, place.positions(ctx, "int64"), 2, place.room, place.total, clears=True)
     batch, _, rows, _ = ctx.shape(new)
     stated = ctx.shape(past)
     if isinstance(place.start, int):

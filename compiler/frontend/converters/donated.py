@@ -1,0 +1,26 @@
+"""Caches in memory that a run may write to: new rows are stored there, and all else stays."""
+
+from __future__ import annotations
+
+from fnmatch import fnmatchcase
+
+from tilestitch.compiler.ir import Value
+from tilestitch.compiler.ir.sizes import Size
+
+from ..context import Context
+
+
+def is_donated(ctx: Context, cache: Value) -> bool:
+    """Return whether a value is an input of the model that is donated."""
+    module = ctx.scope.module
+    inputs = module.main.inputs if module.main and module.donated else ()
+    return cache in inputs and any(fnmatchcase(cache.name, pattern) for pattern in module.donated)
+
+
+def stored_rows(
+    ctx: Context, cache: Value, new: Value, places: Value, axis: int, room: Size, until: Size, clears: bool
+) -> Value:
+    """Return the cache, `room` rows along `axis`, with new rows at places int64 [batch or 1, rows], all below `until`.
+    `clears`: there are zeros from the last row to `until`.
+    """
+    return ctx.emit("append", new, places, cache=cache.name, axis=axis, capacity=room, until=until, clears=clears)

@@ -1,0 +1,129 @@
+"""Donated caches of GroupQueryAttention, whose new rows go to places that only the data tells."""
+
+from __future__ import annotations
+
+import shutil
+from functools import cache
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+
+from tests.compiled import assert_close
+from tests.tolerances import MODELS
+from tilestitch.compiler import compile_model
+from tilestitch.compiler.driver import CompiledModel
+from tilestitch.runtime import Module, load
+from tilestitch.runtime.errors import ExecutionError
+
+GROUPED = onnx.parser.parse_model("""<ir_version: 10, opset_import: ["" : 21, "com.microsoft" : 1]>
+    g (float[b,s,256] q, float[b,s,128] k, float[b,s,128] v, float[b,2,p,64] past_k, float[b,2,p,64] past_v,
+       int64[b,t] mask)
+    => (float[b,s,256] y, float[b,2,r,64] new_k, float[b,2,r,64] new_v) {
+      one = Constant <value = int64[1] {1}> ()
+      sums = ReduceSum (mask, one)
+      last = Sub (sums, one)
+      lengths = Cast <to = 6> (last)
+      sizes = Shape (mask)
+      size = Gather (sizes, one)
+      total = Cast <to = 6> (size)
+      y, new_k, new_v = com.microsoft.GroupQueryAttention <num_heads = 4, kv_num_heads = 2> (
+        q, k, v, past_k, past_v, lengths, total)
+    }""")
+PASTS = {"past_k": "new_k", "past_v": "new_v"}
+needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="the emulated device needs g++")
+TARGETS = ["cpu", pytest.param("emulator", marks=needs_compiler)]
+
+
+@cache
+def compiled(target: str) -> CompiledModel:
+    return compile_model(GROUPED, target, donate=["past_*"], num_threads=2, host_steps=False)
+
+
+def loaded(target: str) -> Module:
+    return load(compiled(target).to_bytes(), device=target, donate=["past_*"])
+
+
+@cache
+def session() -> ort.InferenceSession:
+    return ort.InferenceSession(GROUPED.SerializeToString(), providers=["CPUExecutionProvider"])
+
+
+def step(seed: int, batch: int, new: int, total: int) -> dict[str, Any]:
+    """New rows, after which the first sequence has `total` and each other one three less, on its right."""
+    random = np.random.default_rng(seed)
+    feeds = {name: random.standard_normal((batch, new, 64 * n)).astype(np.float32) for name, n in zip("qkv", (4, 2, 2))}
+    mask = np.ones((batch, total), np.int64)
+    mask[1:, total - 3 :] = 0
+    return {**feeds, "mask": mask}
+
+
+def rows_of(cache: np.ndarray, total: int) -> list[np.ndarray]:
+    """What each sequence has in a cache."""
+    return [cache[i, :, : total - 3 * bool(i)] for i in range(len(cache))]
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("batch", [1, 2])
+def test_a_whole_buffer_stays_the_cache(target: str, batch: int) -> None:
+    """It is written where new rows belong, and what lies after them is never seen, NaN neither."""
+    ours = {name: np.full((batch, 2, 40, 64), np.nan, np.float32) for name in PASTS}
+    theirs = {name: np.zeros((batch, 2, 40, 64), np.float32) for name in PASTS}
+    given, total = dict(ours), 0
+    with loaded(target) as module:
+        for seed, new in enumerate((5, 1, 1, 1) if batch > 1 else (5, 1, 3, 1, 16)):
+            total += new
+            feeds = step(seed, batch, new, total)
+            found = module.run({**feeds, **ours})
+            y, *kept = session().run(None, {**feeds, **theirs})
+            ours = {name: found[PASTS[name]] for name in PASTS}
+            theirs = dict(zip(PASTS, kept))
+            valid = slice(None) if new == 1 else slice(0, new - 3 * (batch > 1))
+            assert_close(np.asarray(found["y"])[:, valid], y[:, valid], MODELS["float32"])
+            for name in PASTS if target == "cpu" else ():
+                assert ours[name].ctypes.data == given[name].ctypes.data and ours[name].shape == (batch, 2, 40, 64)
+                for one, other in zip(rows_of(ours[name], total), rows_of(theirs[name], total), strict=True):
+                    np.testing.assert_array_equal(one, other)
+                assert np.isnan(given[name][:, :, total:]).all()
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_a_cache_as_long_as_its_tokens_grows_in_its_buffer(target: str) -> None:
+    """From an empty one on, which moves when its buffer is full."""
+    ours = theirs = {name: np.zeros((1, 2, 0, 64), np.float32) for name in PASTS}
+    places, total = set(), 0
+    with loaded(target) as module:
+        for seed in range(24):
+            total += 1 + (seed == 0)
+            feeds = step(seed, 1, 1 + (seed == 0), total)
+            found = module.run({**feeds, **ours})
+            y, *kept = session().run(None, {**feeds, **theirs})
+            ours, theirs = {name: found[PASTS[name]] for name in PASTS}, dict(zip(PASTS, kept))
+            assert_close(np.asarray(found["y"]), y, MODELS["float32"])
+            for name in PASTS:
+                np.testing.assert_array_equal(np.asarray(ours[name]), theirs[name])
+            places.add(ours["past_k"].ctypes.data if target == "cpu" else 0)
+    assert len(places) == (2 if target == "cpu" else 1)  # rooms of 16 and 34 rows
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_kernels_store_new_rows_alone_and_attention_reads_the_buffer(target: str) -> None:
+    found = []
+    for specialisation in compiled(target).specialisations:
+        graph, plan = specialisation.graph, specialisation.plan
+        stores = [node for node in graph.nodes if node.op == "append"]
+        assert {node.output.name for node in stores} == set(PASTS.values())
+        assert not any(node.op in ("pad", "gather_nd") for node in graph.nodes)
+        found += [group for group in plan.groups if group.kind.value == "attention"]
+    assert found and all(set(PASTS.values()) <= set(group.inputs) for group in found)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_a_row_that_the_cache_has_no_place_for(target: str) -> None:
+    """The mask says that there are more tokens than the cache and this step's."""
+    feeds = step(0, 1, 1, 4)
+    pasts = {name: np.zeros((1, 2, 8, 64), np.float32) for name in PASTS}
+    with loaded(target) as module, pytest.raises(ExecutionError, match="past_k: the place of a new row is not below"):
+        module.run({**feeds, **pasts, "mask": np.full((1, 4), 2)})
