@@ -84,6 +84,23 @@ def test_every_shape_is_recognised(
     assert kinds(planned(attention(case), target="cpu")) == ["attention"]
 
 
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("reader", ["keys", "mask"])
+def test_queries_that_something_else_reads_are_scaled_before(reader: str, masked: bool) -> None:
+    """What is computed for the mask, too, is stored: keys are read as they are."""
+    graph = Graph("g")
+    x, v, given = (graph.add_input(name, TensorType("float32", (2, 8, 8))) for name in ("x", "v", "mask"))
+    half = graph.constant(np.float32(0.5))
+    scaled = graph.emit("mul", x, half)
+    scores = graph.emit("matmul", scaled if reader == "keys" else x, scaled, trans_b=True)
+    if reader == "mask":
+        scores = graph.emit("add", scores, scaled)
+    if masked:
+        scores = graph.emit("add", scores, graph.emit("mul", given, half))
+    graph.outputs = [graph.emit("matmul", softmax(graph, scores), v)]
+    assert kinds(planned(graph, target="cpu")) == ["injective", "attention"]
+
+
 def test_the_parts_of_its_nodes() -> None:
     graph = attention(Case(mask="float", mended=True, merge_heads=True))
     found = roles(graph)

@@ -184,7 +184,7 @@ def _scales(state: Fusion, first: Node, nodes: Sequence[Node]) -> list[Node]:
     """Return cheap element-wise scalings by constants of the queries, which only this GEMM reads."""
     found = []
     value = first.inputs[0]
-    while value.producer is not None and len(value.users) == 1 and not state.graph.is_output(value):
+    while value.producer is not None and len(value.uses) == 1 and not state.graph.is_output(value):
         node = value.producer
         varying = [v for v in node.inputs if not v.is_constant]
         alone = len(state.cluster_of(node).owned) == 1 and is_native(node) and is_elementwise(node.op)
@@ -205,7 +205,7 @@ def _own_masks(state: Fusion, nodes: Sequence[Node]) -> list[Node]:
         node = value.producer
         if node is None or node in members or not _is_cheap(node) or state.graph.is_output(value):
             continue
-        if any(u not in members for u in value.users) or len(state.cluster_of(node).owned) > 1:
+        if any(u not in members or u.op == "matmul" for u in value.users) or len(state.cluster_of(node).owned) > 1:
             continue
         members[node] = None
         added.append(node)
