@@ -23,7 +23,7 @@ from tilestitch.passes.plan.access.positions import BEYOND
 
 from .dtypes import Expr
 
-Read = Mapping[Symbol, Expr]
+Read = Mapping[str, Expr]
 """The variable with the value of each symbol."""
 INT32 = 2**31
 
@@ -54,7 +54,7 @@ class NarrowSizes:
         return T.cast(self._wide(size), "int32")
 
     def _wide(self, size: Integer) -> Expr:
-        return in_int64(size, {symbol: T.cast(value, "int64") for symbol, value in self.read.items()})
+        return in_int64(size, {name: T.cast(value, "int64") for name, value in self.read.items()})
 
     def fits(self, size: Integer) -> bool:
         """Return whether a size certainly fits an int32: by its range, or as at most a count."""
@@ -139,7 +139,7 @@ class _Lowering:
         for monomial, factor in size.in_order:
             part: Expr = None if monomial and factor == 1 else tirx.IntImm(self.dtype, factor)
             for atom in monomial:
-                one = self.read[atom] if isinstance(atom, Symbol) else self._part(atom)
+                one = self.read[atom.name] if isinstance(atom, Symbol) else self._part(atom)
                 part = one if part is None else part * one
             total = part if total is None else total + part
         return total

@@ -106,10 +106,10 @@ def reading(symbols: Sequence[Symbol], values: Any) -> Iterator[frozenset[Any]]:
     """
     counts = _COUNTS.get()
     if counts is None:
-        read = {symbol: T.bind(values[number]) for number, symbol in enumerate(symbols)}
+        read = {symbol.name: T.bind(values[number]) for number, symbol in enumerate(symbols)}
         lower: Lower = partial(in_int64, read=read)
     else:
-        read = {symbol: T.bind(T.cast(values[number], "int32")) for number, symbol in enumerate(symbols)}
+        read = {symbol.name: T.bind(T.cast(values[number], "int32")) for number, symbol in enumerate(symbols)}
         lower = NarrowSizes(read, counts, _PRESENT.get()).lowered
     with lowering(lower):
         yield frozenset(read.values())

@@ -26,7 +26,7 @@ else:
 __all__ = [
     "FAR", "Quotient", "Size", "Symbol", "as_size", "at", "bounds_of", "ceil_div", "divisor_of", "divisors_of",
     "if_any", "is_empty_without", "is_open", "largest", "over", "parse_size", "perhaps_empty",
-    "positive_quotients", "quotients_where_zero",
+    "positive", "positive_quotients", "quotients_where_zero",
     "size_of", "smallest", "surely", "symbols_of", "typical", "where_zero", "with_quotient",
 ]  # fmt: skip
 
@@ -55,6 +55,12 @@ def perhaps_empty(size: Size) -> Size:
 def if_any(symbol: Symbol) -> Size:
     """Return an expression that is 1, but 0 where a symbol is 0, whatever its range."""
     return _as_int(polynomial.if_any(symbol))
+
+
+def positive(size: Size) -> Size:
+    """Return the size, but 1 or more where it is 0, also where a symbol is 0 that may be, which proofs ignore."""
+    empty = sorted((s for s in symbols_of([size]) if s.or_empty), key=lambda symbol: symbol.name)
+    return largest(1, size) + 1 - math.prod(map(if_any, empty))
 
 
 def where_zero(size: Size) -> Size:

@@ -74,6 +74,25 @@ def test_one_kernel_for_any_number_of_queries_and_keys(dtype: str) -> None:
             assert_close(actual, wanted, MODELS[dtype])
 
 
+FOUND = (
+    "(float[n, 8] x, float[t, 8] k, bool[n] chosen) => (float[?, 8] y)\n"
+    "{ q = Compress<axis=0>(x, chosen)  K = Transpose<perm=[1, 0]>(k)  a = MatMul(q, K)\n"
+    "p = Softmax<axis=-1>(a)  y = MatMul(p, k) }"
+)
+
+
+def test_queries_that_are_found_may_be_none() -> None:
+    """The memory for sums has room for so many parts of as many tiles of queries as there are, or of one."""
+    model = parser.parse_model(HEAD + FOUND)
+    rng, wanted = np.random.default_rng(0), ReferenceEvaluator(model)
+    with load(compile_model(model, target="cuda:sm_80", keep_source=True).to_bytes(), device="emulator") as module:
+        for t, chosen in ((700, [0, 0, 0]), (5, [0]), (700, [1, 0, 1])):
+            given = {"x": rng.standard_normal((len(chosen), 8)), "k": rng.standard_normal((t, 8))}
+            inputs = {name: value.astype("float32") for name, value in given.items()}
+            inputs["chosen"] = np.array(chosen, bool)
+            assert_close(module.run(inputs)["y"], wanted.run(None, inputs)[0], MODELS["float32"])
+
+
 def predicted_us(compiled: CompiledModel, group: Group, **sizes: int) -> float:
     (one, *_), model = compiled.specialisations, chosen_model(None, None)
     nodes = nodes_at([node for node in one.graph.nodes if node.name in group.nodes], sizes)

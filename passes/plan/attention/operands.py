@@ -9,7 +9,7 @@ from typing import Any
 
 from tilestitch.compiler.ir import Node, Value
 from tilestitch.compiler.ir.indexing import unravel
-from tilestitch.compiler.ir.sizes import Size, ceil_div, divisor_of, largest, smallest, surely
+from tilestitch.compiler.ir.sizes import Size, ceil_div, divisor_of, largest, positive, smallest, surely
 from tilestitch.compiler.ir.types import storage_bytes
 from tilestitch.passes.plan.access.neighbours import lie_together
 from tilestitch.passes.plan.access.vectors import VECTOR_BYTES, lanes_of
@@ -69,7 +69,7 @@ class AttentionShape:
         """
         steps = ceil_div(self.keys, schedule.tile.bn)
         if isinstance(schedule, OpenAttentionSchedule) and schedule.kept_rows:
-            kept = schedule.kept_rows // schedule.tile.bm // largest(1, self.tiles(schedule))
+            kept = schedule.kept_rows // schedule.tile.bm // positive(self.tiles(schedule))
             return largest(1, smallest(kept, steps // schedule.least_steps))
         return 1 if schedule.split_keys == 1 else ceil_div(steps, ceil_div(steps, schedule.split_keys))
 
