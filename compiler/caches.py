@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
+from functools import partial
 
 from tilestitch.codegen.program_types import SymbolNames, runtime_size, runtime_type
 from tilestitch.compiler.ir import Graph, Node, TensorType, Value
@@ -32,6 +33,8 @@ def length_classes(graphs: Sequence[Graph], patterns: Sequence[str]) -> dict[str
     """
     found = []
     for graph in graphs:
+        for value in _chosen(graph, patterns):
+            _store_in_place(graph, value)
         axes = {value: _growing(graph, value).attrs["axis"] for value in _chosen(graph, patterns)}
         found.append({value.name: value.tensor_type.shape[axis] for value, axis in axes.items()})
     classes: dict[tuple[Size | int, ...], int] = {}
@@ -81,6 +84,39 @@ def _chosen(graph: Graph, patterns: Sequence[str]) -> list[Value]:
     return [v for v in graph.inputs if any(fnmatchcase(v.name, pattern) for pattern in patterns)]
 
 
+def _store_in_place(graph: Graph, value: Value) -> None:
+    """Make an append of the scatter that stores rows in a value, between transpositions that bring their axis to the
+    front and back: PyTorch exports caches of fixed length so.
+    """
+    nodes = _chain(graph, value, ("transpose", "scatter_nd", "transpose"))
+    if not nodes or nodes[0].output is not nodes[1].inputs[0]:
+        return
+    perm, scatter, back = nodes[0].attrs["perm"], nodes[1], nodes[2].attrs["perm"]
+    _, indices, updates = scatter.inputs
+    is_of_rows = indices.tensor_type.rank == 2 and indices.shape[1] == 1 and scatter.attrs["reduction"] == "none"
+    if not is_of_rows or not perm[0] or [perm[axis] for axis in back] != sorted(perm):
+        return
+    emit = partial(graph.emit, origins=scatter.origins, insert_before=scatter)
+    axis, room, old = perm[0], value.tensor_type.shape[perm[0]], nodes[2].output
+    places, rows = emit("reshape", indices, shape=(1, indices.shape[0])), emit("transpose", updates, perm=back)
+    whole = emit("append", rows, places, cache=value.name, axis=axis, capacity=room, until=room, clears=False)
+    old.name, whole.name = whole.name, old.name
+    graph.replace_uses(old, whole)
+    for node in reversed(nodes):
+        graph.remove(node)
+
+
+def _chain(graph: Graph, value: Value, ops: Sequence[str]) -> list[Node]:
+    """Return nodes of these operators, each the only reader of the one before, or else nothing."""
+    found: list[Node] = []
+    for op in ops:
+        users = [user for user, _ in value.uses]
+        if len(users) != 1 or users[0].op != op or graph.is_output(value):
+            return []
+        found, value = [*found, users[0]], users[0].output
+    return found
+
+
 def _growing(graph: Graph, value: Value) -> Node:
     """Return the only node that reads the value: a concat that appends to it, or an append that stores rows in it; the
     result is an output.
@@ -89,7 +125,10 @@ def _growing(graph: Graph, value: Value) -> Node:
     users += [node for node in graph.nodes if node.op == "append" and node.attrs["cache"] == value.name]
     if len(users) != 1 or users[0].op not in ("concat", "append") or graph.is_output(value):
         told = ", ".join(dict.fromkeys(user.op for user in users)) or "nothing"
-        raise OptionError(f"donate: input {value.name} is read by {told}; a cache is read by one concatenation alone")
+        raise OptionError(
+            f"donate: input {value.name} is read by {told}; a cache is read by one Concat, GroupQueryAttention, "
+            "TensorScatter or ScatterND alone, as docs/dynamic_shapes.md has it"
+        )
     (concat,) = users
     grows = concat.op == "append" or (len(concat.inputs) == 2 and concat.inputs[0] is value)
     if not grows or list(graph.outputs).count(concat.output) != 1:

@@ -40,7 +40,8 @@ class Caches:
         self._names = names
         self._known = [_as_known(program) for program in programs]
         self._solvers = [Solver(program) for program in self._known]
-        self.inputs = tuple(cache.input for cache in programs[0].caches)
+        self._types = {cache.input: cache.type for cache in programs[0].caches}
+        self.inputs = tuple(self._types)
         self._outputs = {cache.output for cache in programs[0].caches}
         for pattern in donated:
             if not any(fnmatchcase(name, pattern) for name in self.inputs):
@@ -61,7 +62,8 @@ class Caches:
         others = {name: value for name, value in feeds.items() if name not in arrays}
         sizes = self._lengths(arrays)
         caches, symbols = self._solved({**others, **arrays})
-        lengths = {c.input: (sizes[c.sizes], sizes[c.sizes] + value_of(c.new, symbols)) for c in caches}
+        news = {size: value_of(size, symbols) for size in {c.new for c in caches}}
+        lengths = {c.input: (sizes[c.sizes], sizes[c.sizes] + news[c.new]) for c in caches}
         places = self._places(caches, arrays, lengths)
         for name, length in sizes.items():
             capacity = next(places[c.input].capacity for c in caches if c.sizes == name)
@@ -71,11 +73,10 @@ class Caches:
     def _array(self, name: str, feeds: Mapping[str, Any], stream: Any) -> Any:
         if name not in feeds:
             raise InputError(f"input {name!r} is missing; inputs are {', '.join(self._names)}")
-        cache = next(cache for cache in self._programs[0].caches if cache.input == name)
-        array = self._memory.given(feeds[name], cache.type.dtype, stream)
-        shape = cache.type.shape
-        if dtype_name(array.dtype) != cache.type.dtype or array.ndim != len(shape or ()):
-            raise InputError(f"input {name!r} must be {cache.type}, not {array.dtype}{list(array.shape)}")
+        wanted = self._types[name]
+        array = self._memory.given(feeds[name], wanted.dtype, stream)
+        if dtype_name(array.dtype) != wanted.dtype or array.ndim != len(wanted.shape or ()):
+            raise InputError(f"input {name!r} must be {wanted}, not {array.dtype}{list(array.shape)}")
         return array
 
     def _lengths(self, arrays: Mapping[str, Any]) -> dict[str, int]:
@@ -151,6 +152,7 @@ class Lent:
     ) -> None:
         self.feeds, self._caches, self._places, self._memory = feeds, caches, places, memory
         self._buffers: dict[str, Any] = {}
+        self._taken: list[tuple[int, int]] = []
 
     def check(self, results: Mapping[str, int], shape_of: Callable[[int], Any]) -> None:
         """Raise `InputError` for a cache whose shape is not the run's; `results` has the numbers of the results."""
@@ -170,6 +172,7 @@ class Lent:
             array, room, capacity, *_ = self._places[cache.input]
             buffer = self._memory.grown(array, cache.axis, capacity, worker) if room is None else room
             self._buffers[cache.input] = buffer
+        self._taken = [*map(self._memory.place, self._buffers.values())]
         return {results[cache.output]: self._buffers[cache.input] for cache in self._caches}
 
     def apart(self, inputs: Sequence[Any], worker: Worker) -> list[Any]:
@@ -185,8 +188,8 @@ class Lent:
         """Return whether a value shares no memory with the buffers."""
         if not isinstance(value, (np.ndarray, OnDevice)):
             return True
-        place = self._memory.place(value)
-        return not place[1] or _are_apart([place, *map(self._memory.place, self._buffers.values())])
+        start, nbytes = self._memory.place(value)
+        return not nbytes or all(start + nbytes <= at or at + size <= start for at, size in self._taken)
 
     def check_apart(self, targets: Mapping[str, Any]) -> None:
         """Raise `InputError` for a result that is to be written where caches lie."""

@@ -394,7 +394,7 @@ _SPECS: list[OpSpec] = [
         Kind.OPAQUE,
         rule.append,
         (1, 2),
-        "x along `axis` from place `at` on, or at places (int64 [batch or 1, rows]) below `until`, of `capacity`; what "
+        "x along `axis` from place `at` on, or at places (int64 [batch or 1, rows]) in `until`, of `capacity`; what "
         "stands elsewhere was there before the run, in the memory that the result is written to: that of `cache`. "
         "`clears`: from the last row's place to `until` there are zeros",
         cache=_REQUIRED,

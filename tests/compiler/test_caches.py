@@ -285,7 +285,12 @@ def test_what_was_not_compiled_for_it_is_not_donated() -> None:
     ("nodes", "outputs", "donate", "message"),
     [
         ([CONCAT, SUM], ["sum"], ["past"], "no output of the model"),
-        ([CONCAT, SUM, helper.make_node("Exp", ["past"], ["e"])], ["whole", "e"], ["past"], "one concatenation alone"),
+        (
+            [CONCAT, SUM, helper.make_node("Exp", ["past"], ["e"])],
+            ["whole", "e"],
+            ["past"],
+            "is read by concat, exp; a cache is read by one",
+        ),
         ([helper.make_node("Concat", ["x", "past"], ["whole"], axis=0)], ["whole"], ["past"], "new rows last"),
         ([CONCAT], ["whole"], ["pest"], "no input is named 'pest'"),
     ],

@@ -1,4 +1,4 @@
-"""Donated caches of GroupQueryAttention, whose new rows go to places that only the data tells."""
+"""Donated caches whose new rows go to places that only the data tells: of GroupQueryAttention, and of fixed length."""
 
 from __future__ import annotations
 
@@ -127,3 +127,70 @@ def test_a_row_that_the_cache_has_no_place_for(target: str) -> None:
     pasts = {name: np.zeros((1, 2, 8, 64), np.float32) for name in PASTS}
     with loaded(target) as module, pytest.raises(ExecutionError, match="past_k: the place of a new row is not below"):
         module.run({**feeds, **pasts, "mask": np.full((1, 4), 2)})
+
+
+STORED = {
+    "ScatterND": """<ir_version: 10, opset_import: ["" : 20]>
+    g (float[b,2,40,64] past, float[b,2,s,64] new, int64[s] at) => (float[b,2,40,64] whole, float[b,2,64] sums) {
+      front = Transpose <perm = [2, 0, 1, 3]> (past)
+      axis = Constant <value = int64[1] {1}> ()
+      places = Unsqueeze (at, axis)
+      rows = Transpose <perm = [2, 0, 1, 3]> (new)
+      stored = ScatterND (front, places, rows)
+      whole = Transpose <perm = [1, 2, 0, 3]> (stored)
+      two = Constant <value = int64[1] {2}> ()
+      sums = ReduceSum <keepdims = 0> (whole, two)
+    }""",
+    "TensorScatter": """<ir_version: 12, opset_import: ["" : 24]>
+    g (float[b,2,40,64] past, float[b,2,s,64] new, int64[b] at) => (float[b,2,40,64] whole, float[b,2,64] sums) {
+      whole = TensorScatter <axis = 2, mode = "circular"> (past, new, at)
+      two = Constant <value = int64[1] {2}> ()
+      sums = ReduceSum <keepdims = 0> (whole, two)
+    }""",
+}
+
+
+@cache
+def storing(form: str, target: str) -> CompiledModel:
+    return compile_model(onnx.parser.parse_model(STORED[form]), target, donate=["past"], host_steps=False)
+
+
+def places_of(form: str, batch: int, rows: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """An input, and the places [batch, rows] that it means: some negative, some beyond the end of a ring."""
+    random = np.random.default_rng(seed)
+    if form == "ScatterND":
+        at = random.permutation(40)[:rows] - 40 * (seed % 2)
+        return at, np.tile(at % 40, (batch, 1))
+    at = random.integers(30, 40, batch)
+    return at, (at[:, None] + np.arange(rows)) % 40
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("form", STORED)
+def test_rows_are_stored_in_a_cache_of_fixed_length(form: str, target: str) -> None:
+    with load(storing(form, target).to_bytes(), device=target, donate=["past"]) as module:
+        for seed, (batch, rows) in enumerate(((1, 1), (3, 5), (2, 1), (1, 40))):
+            past, new = np.ones((batch, 2, 40, 64), np.float32), np.full((batch, 2, rows, 64), seed + 2, np.float32)
+            at, places = places_of(form, batch, rows, seed)
+            wanted = past.copy()
+            for i, line in enumerate(places):
+                wanted[i][:, line] = new[i]
+            found = module.run({"past": past, "new": new, "at": at})
+            np.testing.assert_array_equal(np.asarray(found["whole"]), wanted)
+            assert_close(np.asarray(found["sums"]), wanted.sum(2), MODELS["float32"])
+            assert target != "cpu" or found["whole"].ctypes.data == past.ctypes.data
+
+
+@pytest.mark.parametrize("form", STORED)
+def test_what_stores_rows_copies_no_cache(form: str) -> None:
+    ops = {node.op for one in storing(form, "cpu").specialisations for node in one.graph.nodes}
+    assert "append" in ops and not ops & {"scatter_nd", "scatter_elements"}
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_a_place_outside_of_a_cache_of_fixed_length(target: str) -> None:
+    feeds = {"past": np.ones((1, 2, 40, 64), np.float32), "new": np.ones((1, 2, 1, 64), np.float32)}
+    with load(storing("ScatterND", target).to_bytes(), device=target, donate=["past"]) as module:
+        for place in (40, -41):
+            with pytest.raises(ExecutionError, match="past: the place of a new row is not below 40"):
+                module.run({**feeds, "at": np.array([place])})

@@ -13,7 +13,7 @@ from tvm.script.ir_builder import tirx as T
 
 from tilestitch.codegen.compute.dtypes import Expr
 from tilestitch.codegen.compute.faults import fault_message
-from tilestitch.codegen.compute.scattering import in_range
+from tilestitch.codegen.compute.scattering import in_range, wrapped
 from tilestitch.codegen.compute.sizes import integer
 from tilestitch.codegen.cpu.abi import KernelLaunch, Parameter, StatusArg, kernel_function
 from tilestitch.codegen.cpu.contraction import microkernel as mk
@@ -190,7 +190,7 @@ def _store_rows(plan: AppendPlan, buffers: list[Any], part: Expr) -> None:
     attrs, rows, inner = plan.node.attrs, integer(plan.size, "int64"), T.bind(integer(plan.inner, "int64"))
     line = T.bind(part // integer(plan.parts_alike, "int64") * rows)
     with mk.serial(T.int64(0), rows) as row:
-        place = T.bind(places[line + row])
+        place = wrapped(places[line + row], attrs["until"])
         with T.If(in_range(place, attrs["until"])):
             with T.Then():
                 _copy_rows(plan, [source, target], part, T.bind((part * rows + row) * inner), place, inner)

@@ -16,7 +16,7 @@ from tvm.script.ir_builder import tirx as T
 
 from tilestitch.codegen.compute.dtypes import Expr
 from tilestitch.codegen.compute.faults import fault_message
-from tilestitch.codegen.compute.scattering import in_range
+from tilestitch.codegen.compute.scattering import in_range, wrapped
 from tilestitch.codegen.compute.sizes import integer
 from tilestitch.codegen.cuda.abi import (
     CudaLaunch,
@@ -149,7 +149,7 @@ def lower_append(node: Node, schedule: OperatorSchedule) -> CudaLaunch:
         dtype, width, rows = places_dtype(), max(1, inner), x.shape[axis]
         alike = prod(x.shape[(0 if given[0].shape[0] == 1 else 1) : axis])
         row, column = T.bind(within // integer(width, dtype)), T.bind(within % integer(width, dtype))
-        at = T.bind(places[part // integer(largest(1, alike), dtype) * integer(rows, dtype) + row])
+        at = wrapped(places[part // integer(largest(1, alike), dtype) * integer(rows, dtype) + row], attrs["until"])
         line = T.bind(part * integer(attrs["capacity"], dtype))
         with T.If(in_range(at, attrs["until"])):
             with T.Then():

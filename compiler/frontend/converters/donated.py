@@ -13,8 +13,8 @@ from ..context import Context
 def is_donated(ctx: Context, cache: Value) -> bool:
     """Return whether a value is an input of the model that is donated."""
     module = ctx.scope.module
-    inputs = module.main.inputs if module.main and module.donated else ()
-    return cache in inputs and any(fnmatchcase(cache.name, pattern) for pattern in module.donated)
+    is_input = module.main is not None and cache in module.main.inputs
+    return is_input and any(fnmatchcase(cache.name, pattern) for pattern in module.donated)
 
 
 def stored_rows(

@@ -11,6 +11,7 @@ from tilestitch.compiler.ir.sizes import Size, is_open
 from ..builder import Builder
 from ..context import Context, Versioned
 from .chosen_updates import scatter_chosen
+from .donated import is_donated, stored_rows
 
 
 def along_axis(b: Builder, vector: Value, axis: int, rank: int) -> Value:
@@ -100,10 +101,14 @@ def convert_tensor_scatter(ctx: Context) -> Value:
     if axis == 0:
         raise ctx.fail("axis is the batch dimension")
     rank, size = ctx.rank(cache), ctx.dim(cache, axis)
-    step = along_axis(ctx, ctx.iota(ctx.dim(update, axis)), axis, rank)
-    place = step if starts is None else ctx.add(step, along_axis(ctx, starts, 0, rank))
+    donated = is_donated(ctx, cache)
+    along, of = (1, 2) if donated else (axis, rank)
+    step = along_axis(ctx, ctx.iota(ctx.dim(update, axis)), along, of)
+    place = step if starts is None else ctx.add(step, along_axis(ctx, starts, 0, of))
     if ctx.attr("mode", "linear") == "circular":
         place = ctx.emit("mod", place, ctx.size(size))
+    if donated:
+        return stored_rows(ctx, cache, update, place, axis, size, size, clears=False)
     indices = ctx.broadcast_to(place, ctx.shape(update))
     return ctx.emit("scatter_elements", cache, indices, update, axis=axis, reduction="none")
 
