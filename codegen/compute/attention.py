@@ -12,13 +12,15 @@ from dataclasses import dataclass
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
-from tilestitch.compiler.ir.graph import Value
+from tilestitch.compiler.ir import Kind, Value, kind_of
+from tilestitch.compiler.ir.indexing import broadcast_index
+from tilestitch.passes.plan.attention.bounds import Path
 from tilestitch.passes.plan.attention.operands import is_weighed
 from tilestitch.passes.plan.parts import Roles, Softmax
 
 from .dtypes import Expr, compute_dtype, dtype_of, immediate
 from .evaluator import Evaluator
-from .indexing import unravel
+from .indexing import pull_view, unravel
 
 
 @dataclass(frozen=True)
@@ -67,6 +69,16 @@ class Between:
         source, scores = self.softmax.matmul.output, self.softmax.scores
         evaluator.sources[source] = lambda _: as_dtype(dot, compute_dtype(source.dtype))
         return as_dtype(evaluator.value(scores, self.index(scores.shape, batch, row, key)), self.acc_dtype)
+
+    def operand(self, evaluator: Evaluator, path: Path, batch: Expr, row: Expr) -> Expr:
+        """Return the integer at the end of a path from the scores on, for a row and its first key."""
+        value = self.softmax.scores
+        index = self.index(value.shape, batch, row, 0)
+        for node, number in path:
+            value = node.inputs[number]
+            is_view = kind_of(node.op) is Kind.VIEW
+            index = pull_view(node, index, evaluator.simplify) if is_view else broadcast_index(index, value.shape)
+        return evaluator.value(value, index)
 
     def weight(self, evaluator: Evaluator, batch: Expr, row: Expr, key: Expr, exponential: Expr) -> Expr:
         """Return the factor of a value, before the division by the row's sum. To be called in a scope of its own."""

@@ -283,3 +283,18 @@ def test_masks_known_at_run_time_only_prove_nothing(mask: str) -> None:
 def test_a_mask_that_hides_nothing_is_no_band() -> None:
     assert band(replace(Case(mask="causal"), queries=2, keys=40)) == Band(None, 38)
     assert band(Case(queries=1, keys=9, mask="causal")) is None
+
+
+def test_masks_whose_nodes_are_read_twice_are_looked_at_once() -> None:
+    """They would be looked at 2**60 times."""
+    case = Case(mask="float")
+    graph = attention(case)
+    mask = next(v for v in graph.inputs if v.name == "mask")
+    add = next(n for n in graph.nodes if mask in n.inputs)
+    far = graph.emit("iota", shape=(case.queries, case.keys), axis=1, dtype="int64")
+    for _ in range(60):
+        far = graph.emit("add", far, far)
+    bias = graph.emit("add", mask, graph.emit("cast", far, to=case.dtype))
+    graph.set_input(add, add.inputs.index(mask), bias)
+    graph.sort()
+    assert kinds(planned(graph)) in (["attention"], ["injective", "attention"])

@@ -92,7 +92,7 @@ class _Block:
         part, self.batch, number = self.walk.locate(block)
         self.elements = Elements(what, self.walk, self.around, self.batch, "float32")
         self.first_row = named(number * tile.bm)
-        begin, end = self.walk.steps_of(what, part, self.first_row)
+        begin, end = self.walk.steps_of(self.around, what, part, self.batch, self.first_row)
         with unrolled(tile.fragments * self.sums_each) as i:
             T.buffer_store(self.sums, zero("float32"), [i])
         with unrolled(2 * tile.fragments) as r:

@@ -11,6 +11,7 @@ from tilestitch.codegen.compute.dtypes import Expr, compute_dtype
 from tilestitch.codegen.cuda.gemm.indexed import Operand
 from tilestitch.codegen.cuda.surroundings import Anchored, Surroundings
 from tilestitch.compiler.ir.sizes import surely
+from tilestitch.passes.plan.attention.bounds import Bound, bounds_of
 from tilestitch.passes.plan.attention.mask_band import Band, band_of
 from tilestitch.passes.plan.attention.operands import AttentionShape, along, attention_of, result_lanes
 from tilestitch.passes.plan.parts import Softmax
@@ -21,7 +22,8 @@ class Attended:
     """`batch` times `rows` queries, each with `keys` keys: the parameters of an attention group's kernel.
 
     `between`: the work between the GEMMs. `query`: rows are queries, k the width; `key`: rows are keys, k the width;
-    `value`: rows are the columns of the result, k the keys. `band`: which keys a query can attend to.
+    `value`: rows are the columns of the result, k the keys. `band`, or where that is not known `bounds`: which
+    keys a query can attend to.
     """
 
     group: Anchored
@@ -32,6 +34,7 @@ class Attended:
     key: Operand
     value: Operand
     band: Band | None
+    bounds: tuple[Bound, ...] = ()
 
     @property
     def softmax(self) -> Softmax:
@@ -109,10 +112,11 @@ def attended(group: Anchored) -> Attended:
         along(softmax, not softmax.swapped) == "row",
         not group.anchor.attrs.get("trans_b"),
     )
+    band = band_of(softmax) if merged == 1 else None
     return Attended(
         group, shape, Between(group.roles, shape.rows, shape.acc_dtype), shape.batch,
         Operand.of(shape.query, index_query),
         Operand.of(shape.key, lambda b, row, k: key.index(head(b), row, k, keys_transposed)),
         Operand.of(shape.value, lambda b, row, k: value.index(head(b), row, k, values_transposed)),
-        band_of(softmax) if merged == 1 else None,
+        band, () if band is not None else bounds_of(group.roles, merged),
     )  # fmt: skip

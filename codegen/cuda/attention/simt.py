@@ -73,7 +73,7 @@ class _Block:
         part, self.batch, number = self.walk.locate(block)
         self.elements = Elements(what, self.walk, self.around, self.batch, self.dtype)
         self.first_row = named(number * tile.bm)
-        begin, end = self.walk.steps_of(what, part, self.first_row)
+        begin, end = self.walk.steps_of(self.around, what, part, self.batch, self.first_row)
         with unrolled(self.tile.rows * self.columns_each) as i:
             T.buffer_store(self.sums, zero(self.dtype), [i])
         with unrolled(self.tile.rows) as r:

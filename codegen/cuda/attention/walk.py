@@ -32,6 +32,7 @@ from tilestitch.codegen.cuda.positions import below, both
 from tilestitch.codegen.cuda.rows.bands import last_of
 from tilestitch.codegen.cuda.surroundings import Surroundings
 from tilestitch.compiler.ir.sizes import is_open, surely
+from tilestitch.passes.plan.attention.bounds import Bound
 from tilestitch.passes.plan.attention.operands import lanes_of_sums
 from tilestitch.passes.plan.launches.cuda.emitted import COUNTER_BYTES
 from tilestitch.passes.plan.schedules import AttentionSchedule, OpenAttentionSchedule
@@ -73,13 +74,21 @@ class Walk:
         part, batch, tile = unravel(block, (self.parts, self.batch, self.tiles))
         return named(part), named(batch), named(0 if surely(lambda: self.tiles <= 1) else self.tiles - 1 - tile)
 
-    def steps_of(self, attended: Attended, part: Expr, first_row: Expr) -> tuple[Expr, Expr]:
+    def steps_of(
+        self, around: Surroundings, attended: Attended, part: Expr, batch: Expr, first_row: Expr
+    ) -> tuple[Expr, Expr]:
         """Return the first step of a block and the end of its steps."""
         begin: Expr = 0
         end: Expr = _index(self.steps)
         if self.is_split:
             each = named(_index(self.each))
             begin, end = T.min(part * each, end), T.min((part + 1) * each, end)
+        for bound in attended.bounds:
+            key = self._bound(around, attended, bound, batch, first_row)
+            if bound.is_last:
+                end = named(T.min(end, (key + (self.bn - 1)) // self.bn))
+            else:
+                begin = named(T.max(_index(begin), key // self.bn))
         band = attended.band
         if band is None:
             return _index(begin), _index(end)
@@ -89,6 +98,27 @@ class Walk:
         if band.first is not None:
             begin = T.max(_index(begin), T.max(first_row + band.first, 0) // self.bn)
         return named(_index(begin)), named(end)
+
+    def _bound(self, around: Surroundings, attended: Attended, bound: Bound, batch: Expr, first_row: Expr) -> Expr:
+        """Return the key that ends those that the rows of a tile see, or the first of them."""
+        row = first_row
+        if bound.of_last:
+            row = named(T.min(first_row + (self.bm - 1), attended.rows - 1))
+        with around.evaluator.scope():
+            low, high = (
+                named(attended.between.operand(around.evaluator, path, batch, row)) for path in (bound.low, bound.high)
+            )  # fmt: skip
+            far = 1 << (62 if str(low.ty.dtype) == "int64" else 30)
+            near = tirx.And(*(_is_between(-far, end, far) for end in (low, high)))
+            low, high = (T.cast(end, "int64") for end in (low, high))
+            key = high - low + (not bound.strict) if bound.is_last else low - high + bound.strict
+            # Numbers that are not near may have overflowed for other queries and keys.
+            key = tirx.Select(near, key, T.cast(attended.keys if bound.is_last else 0, "int64"))
+            return named(T.cast(T.max(T.min(key, T.cast(attended.keys, "int64")), T.int64(0)), "int32"))
+
+
+def _is_between(least: int, value: Expr, most: int) -> Expr:
+    return tirx.And(value >= least, value <= most)
 
 
 def _index(value: Expr) -> Expr:

@@ -5,7 +5,7 @@ The latency model decides whether it pays, by comparing it with the three separa
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -18,6 +18,7 @@ from tilestitch.passes.fusion.clusters import Fusion, Union
 from tilestitch.passes.fusion.cost.profit import facts_of
 from tilestitch.passes.fusion.rules.builtin import Fuse
 from tilestitch.passes.plan import WhyNot
+from tilestitch.passes.plan.attention.bounds import bounds_of
 from tilestitch.passes.plan.parts import Part, Roles
 from tilestitch.passes.plan.roles import is_native, roles_of
 from tilestitch.passes.plan.target import TargetInfo
@@ -27,6 +28,8 @@ MOST_BETWEEN = 48
 """Most nodes between the two GEMMs, and before each mask, that are examined."""
 
 
+LEAST_SPREAD = 8
+"""How many times as many elements a mask has as the values that it is computed from."""
 LEAST_QUERIES = 2
 """On CPUs, least number of queries per head for which one kernel was measured to be as fast as three."""
 
@@ -58,7 +61,8 @@ class Attention:
                 nodes = [first, *inner, anchor]
                 nodes += _scales(state, first, nodes)
                 nodes += self._inside(state, nodes, _own_masks(state, nodes))
-                yield Fuse(tuple(state.in_order(set(nodes))), _static_masks(nodes), forced=True)
+                nodes = state.in_order(set(nodes))
+                yield Fuse(tuple(nodes), self._copied_masks(state, nodes), forced=True)
                 break
 
     def forbid(self, state: Fusion, nodes: Sequence[Node]) -> WhyNot | None:
@@ -82,17 +86,37 @@ class Attention:
         alone = roles_of(ordered, border)
         if not masks or not isinstance(alone, Roles):
             return masks
-        device, target = device_of(state.target), state.target
+        stored_us = latency_us(
+            self.model, facts_of(ordered, border, alone, state.target, self.model), device_of(state.target)
+        )  # fmt: skip
+        return masks if self._us(state, [*nodes, *masks]) <= self._us(state, nodes) + stored_us else ()
 
-        def computed_us(members: Sequence[Node]) -> float:
-            ordered = state.in_order(members)
-            stored = state.stored(ordered, set(ordered))
-            roles = roles_of(ordered, stored)
-            assert isinstance(roles, Roles), roles
-            return latency_us(self.model, facts_of(ordered, stored, roles, target, self.model), device)
+    def _pays(self, state: Fusion, nodes: Sequence[Node], before: Iterable[Node], after: Iterable[Node]) -> bool:
+        """Return whether to compute masks in a kernel: on GPUs wherever it then leaves out keys."""
+        if state.target.is_gpu and bounds_of(_roles(state, nodes, after)):
+            return True
+        return self._us(state, nodes, after) <= self._us(state, nodes, before)
 
-        stored_us = latency_us(self.model, facts_of(ordered, border, alone, target, self.model), device)
-        return masks if computed_us([*nodes, *masks]) <= computed_us(nodes) + stored_us else ()
+    def _us(self, state: Fusion, nodes: Iterable[Node], copies: Iterable[Node] = ()) -> float:
+        """Return the time of one kernel, which computes `copies` for itself only."""
+        roles = _roles(state, nodes, copies)
+        stored = state.stored(nodes, {*nodes, *copies})
+        facts = facts_of(tuple(roles.parts), stored, roles, state.target, self.model)
+        return latency_us(self.model, facts, device_of(state.target))
+
+    def _copied_masks(self, state: Fusion, nodes: Sequence[Node]) -> tuple[Node, ...]:
+        """Return masks by position, which are computed again wherever they are needed: those that depend on constants
+        only, and those that others read, too, if that is predicted to be no slower than reading them.
+        """
+        members, copies = set(nodes), dict[Node, None]()
+        read = [value for node in nodes if node.op != "matmul" for value in node.inputs]
+        for value in read:
+            copies.update(_static_tree(value, members))
+        for value in read:
+            tree = {} if value.producer in copies else _mask_tree(value, members)
+            if tree and self._pays(state, nodes, copies, {**copies, **tree}):
+                copies.update(tree)
+        return tuple(copies)
 
     def _profit(self, state: Fusion, union: Union, roles: Roles, subject: str) -> WhyNot | None:
         """Refuse fusion that is predicted to be slower than three kernels; if hardly slower, one kernel still saves
@@ -118,6 +142,13 @@ class Attention:
             return latency_us(self.model, facts_of(nodes, stored, roles, target, self.model), device_of(target))
         launched = [node for node in nodes if node.op != "reshape"]
         return sum(self._apart_us(target, [node], node.outputs) for node in launched) if len(nodes) > 1 else 0.0
+
+
+def _roles(state: Fusion, nodes: Iterable[Node], copies: Iterable[Node]) -> Roles:
+    members = {*nodes, *copies}
+    roles = roles_of(state.in_order(members), state.stored(nodes, members))
+    assert isinstance(roles, Roles), roles
+    return roles
 
 
 def _scores_bytes(roles: Roles) -> int:
@@ -219,18 +250,45 @@ def _is_cheap(node: Node) -> bool:
     return kind_of(node.op) is Kind.VIEW or is_elementwise(node.op) or node.op == "iota"
 
 
-def _static_masks(nodes: Sequence[Node]) -> tuple[Node, ...]:
-    """Return masks by position, which depend only on constants: recomputed wherever they are needed."""
-    members = set(nodes)
-    copies: dict[Node, None] = {}
-    for value in (v for n in nodes if n.op != "matmul" for v in n.inputs):
-        tree = _static_tree(value, members)
-        copies.update(dict.fromkeys(tree or ()))
-    return tuple(copies)
+def _mask_tree(value: Value, members: Container[Node]) -> dict[Node, None]:
+    """Return the cheap nodes that compute a mask from positions and from values with far fewer elements, such as the
+    lengths of sequences; none if something else is needed.
+    """
+    looked: dict[Value, bool | None] = {}
+
+    def look(read: Value) -> bool | None:
+        """Return whether a value depends on positions, and so is computed; None for a large one that is not."""
+        if read not in looked:
+            looked[read] = False if LEAST_SPREAD * _size(read) <= _size(value) else None
+            if len(looked) <= MOST_BETWEEN and _is_computed(read):
+                looked[read] = True
+        return looked[read]
+
+    def _is_computed(read: Value) -> bool:
+        node = read.producer
+        if node is None:
+            return read.is_constant and _size(read) > 1
+        if node in members or not _is_cheap(node):
+            return False
+        parts = [look(operand) for operand in node.inputs]
+        return node.op == "iota" or (None not in parts and any(parts))
+
+    found: dict[Node, None] = {}
+    stack = [value]
+    while stack:
+        read = stack.pop()
+        if look(read) and read.producer is not None and read.producer not in found:
+            found[read.producer] = None
+            stack.extend(read.producer.inputs)
+    return found
 
 
-def _static_tree(value: Value, members: Iterable[Node]) -> list[Node] | None:
-    """Return the nodes that compute a value from constants alone; None if something varies, or is expensive."""
+def _size(value: Value) -> int:
+    return value.tensor_type.num_elements
+
+
+def _static_tree(value: Value, members: Container[Node]) -> dict[Node, None]:
+    """Return the nodes that compute a value from constants alone; none if something varies, or is expensive."""
     found: dict[Node, None] = {}
     stack = [value]
     while stack:
@@ -238,14 +296,14 @@ def _static_tree(value: Value, members: Iterable[Node]) -> list[Node] | None:
         if node is None or node in found:
             continue
         if node in members or not _is_cheap(node) or len(found) >= MOST_BETWEEN:
-            return None
+            return {}
         if not node.inputs and node.op != "iota":
-            return None
+            return {}
         found[node] = None
         if any(v.producer is None and not v.is_constant for v in node.inputs):
-            return None
+            return {}
         stack.extend(node.inputs)
-    return list(found)
+    return found
 
 
 __all__ = ["Attention"]
