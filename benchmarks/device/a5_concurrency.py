@@ -16,7 +16,7 @@ import numpy as np
 
 from benchmarks.device.case import Case, Setup
 from benchmarks.device.gpu import Gpu
-from tilestitch.runtime.cuda.code import LibraryCode
+from tilestitch.runtime.cuda.modules import LibraryCode
 from tilestitch.runtime.cuda.partition import Partition, divisible
 
 READ_BYTES = 1 << 30

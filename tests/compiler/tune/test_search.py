@@ -10,9 +10,9 @@ import pytest
 
 from tests.compiler.tune.subjects import subject
 from tests.models import transformer
-from tilestitch.compiler.tune.search import EXPECTED, PARENTS, Trials, most_promising
 from tilestitch.compiler.tune.subject import Subject
 from tilestitch.compiler.tune.tasks import TuningTask, neighbours
+from tilestitch.compiler.tune.tuner import EXPECTED, PARENTS, Trials, most_promising
 from tilestitch.cost_model.analytical import ANALYTICAL
 from tilestitch.cost_model.facts import KernelFacts
 from tilestitch.cost_model.protocol import AnyDevice, Prediction

@@ -12,9 +12,9 @@ import pytest
 from tests.runtime.cuda.kernels_cu import cubin
 from tests.runtime.cuda.standin.child import StandIn
 from tests.runtime.cuda.test_standin_rules import KERNELS, Gpu
-from tilestitch.runtime.cuda.code import LibraryCode
 from tilestitch.runtime.cuda.driver import CudaError
 from tilestitch.runtime.cuda.graph import LaunchGraph, Parameters
+from tilestitch.runtime.cuda.modules import LibraryCode
 from tilestitch.runtime.cuda.partition import Partition
 from tilestitch.runtime.program import DeviceLaunch
 
