@@ -8,7 +8,7 @@ from onnx import ModelProto, parser
 from onnx.reference import ReferenceEvaluator
 
 from tilestitch.compiler import compile_model
-from tilestitch.compiler.frontend.converters import chosen_updates
+from tilestitch.compiler.frontend.converters import indexing
 from tilestitch.runtime import load
 from tilestitch.runtime.errors import ExecutionError
 
@@ -78,7 +78,7 @@ def test_a_chosen_index_that_is_out_of_range_is_refused(index: int) -> None:
 
 
 def test_large_data_is_not_copied(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chosen_updates, "MOST_ELEMENTS", ROWS - 1)
+    monkeypatch.setattr(indexing, "MOST_ELEMENTS", ROWS - 1)
     indices = np.array([[3], [99], [-1], [-99], [0]])
     check(model(f"{ROWS}", 1, f"{UPDATES}"), given((ROWS,), indices, MASKS[0]), host_steps=1)
 
