@@ -62,8 +62,8 @@ def test_the_predicted_fastest_is_tried_first(found: Subject, monkeypatch: pytes
         def predict(self, batch: Sequence[KernelFacts], device: AnyDevice) -> list[Prediction]:
             return [Prediction(us, us, us) for us in (float(place == 3) or 2.0 for place in range(len(batch)))]
 
-    monkeypatch.setattr("tilestitch.compiler.tune.search.EXPLORED", 0.0)
-    monkeypatch.setattr("tilestitch.compiler.tune.search.MOST_NEIGHBOURS", 1000)
+    monkeypatch.setattr("tilestitch.compiler.tune.tuner.EXPLORED", 0.0)
+    monkeypatch.setattr("tilestitch.compiler.tune.tuner.MOST_NEIGHBOURS", 1000)
     trials = Trials.of(found.tasks[0], 0)
     nodes = {node.name: node for node in found.graph.nodes}
     first = trials.next(nodes, found.plan.target, ByTasks())
