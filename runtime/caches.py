@@ -7,7 +7,7 @@ returns a view of the buffer with the new rows: the next run's input, from which
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from fnmatch import fnmatchcase
@@ -42,7 +42,8 @@ class Caches:
         self._solvers = [Solver(program) for program in self._known]
         self._types = {cache.input: cache.type for cache in programs[0].caches}
         self.inputs = tuple(self._types)
-        self._outputs = {cache.output for cache in programs[0].caches}
+        self._axes = {cache.input: cache.axis for cache in programs[0].caches}
+        self._outputs = {cache.output: cache.input for cache in programs[0].caches}
         for pattern in donated:
             if not any(fnmatchcase(name, pattern) for name in self.inputs):
                 known = ", ".join(self.inputs) or "none"
@@ -55,20 +56,34 @@ class Caches:
         return bool(self.inputs)
 
     def lent(self, feeds: Mapping[str, Any], out: Mapping[str, Any] | None, stream: Any = None) -> Lent:
-        """Return what a run in `stream` gets in place of the caches. Raises `InputError`."""
-        for name in self._outputs.intersection(out or ()):
-            raise InputError(f"out: {name!r} is a cache, which lies where its rows were; leave it out")
+        """Return what a run in `stream` gets in place of the caches; those that `out` names, as the arrays that are
+        inputs, are donated. Raises `InputError`.
+        """
+        written = {self._outputs[name]: name for name in self._outputs if out and name in out}
+        for name, output in written.items():
+            if (out or {})[output] is not feeds.get(name):
+                raise InputError(
+                    f"out: {output!r} is a cache, which lies where its rows were; leave it out, or give the array that "
+                    f"is input {name!r}"
+                )
         arrays = {name: self._array(name, feeds, stream) for name in self.inputs}
         others = {name: value for name, value in feeds.items() if name not in arrays}
         sizes = self._lengths(arrays)
         caches, symbols = self._solved({**others, **arrays})
         news = {size: value_of(size, symbols) for size in {c.new for c in caches}}
         lengths = {c.input: (sizes[c.sizes], sizes[c.sizes] + news[c.new]) for c in caches}
-        places = self._places(caches, arrays, lengths)
+        places = self._places(caches, arrays, lengths, self._donated.union(written))
+        for name, output in written.items():
+            if places[name].room is None or places[name].total != arrays[name].shape[self._axes[name]]:
+                raise InputError(f"out: {output!r} does not fit where input {name!r} lies; leave it out")
         for name, length in sizes.items():
             capacity = next(places[c.input].capacity for c in caches if c.sizes == name)
             others[name] = np.empty((length, capacity, 0), np.bool_)
         return Lent(others, caches, places, self._memory)
+
+    def named_in(self, out: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the part of `out` that is caches."""
+        return {name: out[name] for name in self._outputs if name in out}
 
     def _array(self, name: str, feeds: Mapping[str, Any], stream: Any) -> Any:
         if name not in feeds:
@@ -101,7 +116,11 @@ class Caches:
         return self._known[0].caches, _values(self._known[0], self._solvers[0], feeds)
 
     def _places(
-        self, caches: Sequence[Cache], arrays: Mapping[str, Any], lengths: Mapping[str, tuple[int, int]]
+        self,
+        caches: Sequence[Cache],
+        arrays: Mapping[str, Any],
+        lengths: Mapping[str, tuple[int, int]],
+        donated: Container[str],
     ) -> dict[str, Place]:
         """Return for each cache where it is to lie: in its present buffer or in a new one. Caches whose length one
         input tells share one capacity.
@@ -110,24 +129,20 @@ class Caches:
         found: dict[str, Place] = {}
         for name in dict.fromkeys(cache.sizes for cache in caches):
             group = [cache for cache in caches if cache.sizes == name]
-            rooms = {c.input: self._room(c, arrays[c.input]) for c in group}
+            rooms = {c.input: memory.room(arrays[c.input], c.axis) if c.input in donated else None for c in group}
             total = max(lengths[c.input][1] for c in group)
             capacities = {0 if room is None else room.shape[c.axis] for c, room in zip(group, rooms.values())}
             taken = [place.room for place in found.values() if place.room is not None]
             stays = len(capacities) == 1 and min(capacities) >= max(total, 1)
             stays = stays and _are_apart([memory.place(room) for room in (*taken, *rooms.values())])
-            is_donated = any(c.input in self._donated for c in group)
+            is_donated = any(c.input in donated for c in group)
             grows = is_donated and any(before < after for before, after in (lengths[c.input] for c in group))
             capacity = max(GROWTH * total, LEAST_ROOM) if grows else max(total, 1)
             for c in group:
                 room = rooms[c.input] if stays else None
                 size = min(capacities) if stays else capacity
-                found[c.input] = Place(arrays[c.input], room, size, lengths[c.input][1], c.input in self._donated)
+                found[c.input] = Place(arrays[c.input], room, size, lengths[c.input][1], c.input in donated)
         return found
-
-    def _room(self, cache: Cache, array: Any) -> Any | None:
-        """Return the donated buffer whose first rows are the array, or None."""
-        return self._memory.room(array, cache.axis) if cache.input in self._donated else None
 
 
 class Place(NamedTuple):

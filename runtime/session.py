@@ -268,7 +268,9 @@ class Module:
         on_device: bool = False,
     ) -> dict[str, Any]:
         if self._caches:
-            return self._grow(self._caches.lent(feeds, out, stream), out or {}, record, stream, on_device)
+            lent, kept = self._caches.lent(feeds, out, stream), self._caches.named_in(out or {})
+            others = {name: target for name, target in (out or {}).items() if name not in kept}
+            return {**self._grow(lent, others, record, stream, on_device), **kept}
         (index, bound), inputs = self._reader.read(feeds, stream)
         program, wanted = self._programs[index], None
         if out or on_device:

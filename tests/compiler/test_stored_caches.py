@@ -16,7 +16,7 @@ from tests.tolerances import MODELS
 from tilestitch.compiler import compile_model
 from tilestitch.compiler.driver import CompiledModel
 from tilestitch.runtime import Module, load
-from tilestitch.runtime.errors import ExecutionError
+from tilestitch.runtime.errors import ExecutionError, InputError
 
 GROUPED = onnx.parser.parse_model("""<ir_version: 10, opset_import: ["" : 21, "com.microsoft" : 1]>
     g (float[b,s,256] q, float[b,s,128] k, float[b,s,128] v, float[b,2,p,64] past_k, float[b,2,p,64] past_v,
@@ -194,3 +194,25 @@ def test_a_place_outside_of_a_cache_of_fixed_length(target: str) -> None:
         for place in (40, -41):
             with pytest.raises(ExecutionError, match="past: the place of a new row is not below 40"):
                 module.run({**feeds, "at": np.array([place])})
+
+
+def test_a_buffer_that_is_input_and_output() -> None:
+    """Programs for ONNX Runtime bind one buffer to both; nothing need be donated at load, and nothing else is taken."""
+    with load(compiled("cpu").to_bytes()) as module:
+        pasts = {name: np.zeros((1, 2, 40, 64), np.float32) for name in PASTS}
+        theirs, total = {name: array.copy() for name, array in pasts.items()}, 0
+        for seed, new in enumerate((5, 1, 3)):
+            total += new
+            feeds = step(seed, 1, new, total)
+            found = module.run({**feeds, **pasts}, {PASTS[name]: array for name, array in pasts.items()})
+            y, *kept = session().run(None, {**feeds, **theirs})
+            theirs = dict(zip(PASTS, kept))
+            assert_close(found["y"], y, MODELS["float32"])
+            for name, array in pasts.items():
+                assert found[PASTS[name]] is array
+                np.testing.assert_array_equal(array[:, :, :total], theirs[name][:, :, :total])
+        full = {name: np.zeros((1, 2, total, 64), np.float32) for name in PASTS}
+        with pytest.raises(InputError, match="'new_k' does not fit where input 'past_k' lies"):
+            module.run({**step(0, 1, 1, total + 1), **full}, {PASTS[name]: array for name, array in full.items()})
+        with pytest.raises(InputError, match="give the array that is input 'past_k'"):
+            module.run({**feeds, **pasts}, {"new_k": np.zeros((1, 2, 40, 64), np.float32)})
