@@ -140,6 +140,8 @@ class Symbols:
         if name in self.known:
             self.taken.append(self.known[name])
             return self.known[name]
+        if most == 0:  # perhaps by a claim of the conversion before
+            return 0
         of_inputs = [symbol for symbol in self.by_name.values() if symbol.name in self.asked]
         given = bool(of_inputs) and all(symbol.given for symbol in of_inputs)
         symbol = self._found.setdefault(name, Symbol(name, FOUND_RANGE[0], most, given=given))

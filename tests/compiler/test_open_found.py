@@ -278,6 +278,31 @@ def test_extremes_of_nothing_that_was_found_are_the_least_and_the_largest_number
 W = np.array([7, 8], np.float32)
 
 
+IN_A_SLICE = {
+    "Compress": ("float[k, 4]", "f = ReduceSum<keepdims=0>(v, one)  m = Greater(f, h)  y = Compress<axis=0>(v, m)"),
+    "NonMaxSuppression": (
+        "int64[k, 3]",
+        "b = Unsqueeze(v, z)  f = Slice(v, z, one, one)  t = Transpose<perm=[1, 0]>(f)  s = Unsqueeze(t, z)\n"
+        "y = NonMaxSuppression(b, s, two)",
+    ),
+}
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("operator", IN_A_SLICE)
+def test_nothing_is_found_in_a_slice_of_nothing(operator: str, target: str) -> None:
+    """A claim says that the slice is empty where its data is."""
+    kind, nodes = IN_A_SLICE[operator]
+    model = parser.parse_model(f"""{HEAD}(float[n, 4] x, bool[n] p) => ({kind} y)
+        <int64[1] z = {{0}}, int64[1] one = {{1}}, int64[1] two = {{2}}, float h = {{0.0}}>
+        {{ i = Cast<to=7>(p)  e = ReduceSum<keepdims=1>(i)  v = Slice(x, z, e, z)  {nodes} }}""")
+    reference = rivals.onnxruntime(model, 1)
+    with load(compile_model(model, target).to_bytes(), target, num_threads=1) as module:
+        for n in (0, 1, 3):
+            feeds = {"x": np.random.default_rng(n).random((n, 4)).astype(np.float32), "p": np.arange(n) != 1}
+            np.testing.assert_array_equal(module.run(feeds)["y"], reference(feeds)[0])
+
+
 @pytest.mark.parametrize(("text", "wanted"), [
     ("c = Concat<axis=0>(g, w)  n = Neg(c)  y = Slice(n, zero, one, zero)", lambda g: -np.concatenate([g, W])[:1]),
     ("c = Concat<axis=0>(g, w)  y = Slice(c, zero, one, zero)", lambda g: np.concatenate([g, W])[:1]),
