@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
 from tilestitch.compiler.ir import UNKNOWN, Type, Value
-from tilestitch.compiler.ir.claims import Claim, allowed, may_differ
+from tilestitch.compiler.ir.claims import Claim, allowed, may_be_equal, may_differ
 from tilestitch.compiler.ir.errors import IRError, UndecidedError
 from tilestitch.compiler.ir.sizes import (
     Quotient,
@@ -140,12 +140,12 @@ class Symbols:
         if name in self.known:
             self.taken.append(self.known[name])
             return self.known[name]
-        if most == 0:  # perhaps by a claim of the conversion before
-            return 0
         of_inputs = [symbol for symbol in self.by_name.values() if symbol.name in self.asked]
         given = bool(of_inputs) and all(symbol.given for symbol in of_inputs)
         symbol = self._found.setdefault(name, Symbol(name, FOUND_RANGE[0], most, given=given))
         size = size_of(self.by_name.setdefault(name, symbol))
+        if most == 0:  # by a claim of the conversion before, if the symbol is older
+            may_be_equal(size, 0)
         if any(symbol in symbols_of([self.known[asked]]) for asked in self.asked if asked in self.known):
             self.taken.append(size)  # an input has it as a dimension
         return size

@@ -285,6 +285,11 @@ IN_A_SLICE = {
         "b = Unsqueeze(v, z)  f = Slice(v, z, one, one)  t = Transpose<perm=[1, 0]>(f)  s = Unsqueeze(t, z)\n"
         "y = NonMaxSuppression(b, s, two)",
     ),
+    "two masks of as many": (
+        "float[k, 4]",
+        "f = ReduceSum<keepdims=0>(v, one)  m = Greater(f, h)  u = NonZero(m)  w = Transpose<perm=[1, 0]>(u)\n"
+        "l = Neg(v)  g = Abs(f)  q = Greater(g, h)  c = Compress<axis=0>(l, q)  y = ScatterND(v, w, c)",
+    ),
 }
 
 
