@@ -38,6 +38,7 @@ from tilestitch.passes.plan.attention.operands import Source
 from tilestitch.passes.plan.cpu.attention import AttentionPlan
 from tilestitch.passes.plan.cpu.gemm import GemmPlan
 from tilestitch.passes.plan.cpu.isa import TILE_ROWS
+from tilestitch.passes.plan.cpu.tiling import FEW, OverlappingSplit
 
 from .abi import KernelLaunch
 from .few_queries import Head, emit_few_queries
@@ -142,9 +143,36 @@ class _Task:
             if self.shown is not None:
                 self.seen = self.shown.of(first_row, rows, self.seen)
         self._pack(self._seen(first_row, rows))
+        if isinstance(plan.blocks, OverlappingSplit):
+            self._overlapping(plan.blocks, first_row, rows)
+            return
         mk.for_each_part(
-            plan.blocks, first, last, lambda block, size: self._block(mk.start_of(plan.blocks, block), size)
-        )
+            plan.blocks, first, last,
+            lambda block, size: self._block(mk.start_of(plan.blocks, block), size, lambda emit: emit(size)),
+        )  # fmt: skip
+
+    def _overlapping(self, blocks: OverlappingSplit, first_row: Expr, rows: Expr) -> None:
+        """Emit blocks of a task's rows, large ones first. Where the last one of a size would end after the last row, it
+        ends with it, so that some rows get the same results twice.
+        """
+        sizes = [size for size, _ in blocks.sizes()]
+        large, few = sizes[0], min(sizes[0], FEW)
+        place, end = T.alloc_buffer((1,), "int64", scope="local"), T.bind(first_row + rows)
+        T.buffer_store(place, first_row, [0])
+        with T.While(place[0] < end):
+            rest = T.bind(end - place[0])
+            # More than two small blocks take longer than a large one.
+            fits = tirx.Or(rest >= large, tirx.And(rows >= large, rest > 2 * (few if few < large else 0)))
+            count = T.bind(T.Select(fits, T.int64(large), T.Select(rows >= few, T.int64(few), T.int64(1))))
+            start = T.bind(T.min(place[0], end - count))
+
+            def each(emit: Callable[[int], None], count: Expr = count) -> None:
+                for size in sizes:
+                    with T.If(tirx.EQ(count, T.int64(size))), T.Then():
+                        emit(size)
+
+            self._block(start, count, each)
+            T.buffer_store(place, start + count, [0])
 
     def _in_place(self) -> None:
         """Compute all queries of the head without packing its keys and values."""
@@ -194,24 +222,31 @@ class _Task:
             return
         pack_at_run_time(operand, gemm.shape.n, gemm.tile, some, steps, buffer, self.dtype)
 
-    def _block(self, first_row: Expr, count: int) -> None:
-        first, second = self.plan.gemms(count)
-        query = self.plan.shape.transposed[0]
+    def _block(self, first_row: Expr, count: Expr, each: Callable[[Callable[[int], None]], None]) -> None:
+        """Emit a block of `count` rows; `each(emit)` emits `emit(size)` for its possible sizes."""
         self.first_row = T.bind(first_row)
         seen = self._seen(self.first_row, count)
         if self.shown is not None:
             seen = self.shown.of(self.first_row, count, seen)
-        for keys, known in self._ranges(seen, count):
-            emit_gemm(
-                first, lambda b, row, k: self._load(self.query, self.first_row + row, k, query),
-                PackedOperand(self.keys), self._keeping(known), T.int64(0), self.workspace,
-                Window(keys, (0, first.steps)), _emitter(first),
-            )  # fmt: skip
+        each(lambda size: self._scores_of(size, seen))
         with mk.serial(0, count) as row:
             self._softmax(row, *seen)
+        each(lambda size: self._results_of(size, seen))
+
+    def _scores_of(self, count: int, seen: tuple[Expr, Expr]) -> None:
+        gemm, query = self.plan.gemms(count)[0], self.plan.shape.transposed[0]
+        for keys, known in self._ranges(seen, count):
+            emit_gemm(
+                gemm, lambda b, row, k: self._load(self.query, self.first_row + row, k, query),
+                PackedOperand(self.keys), self._keeping(known), T.int64(0), self.workspace,
+                Window(keys, (0, gemm.steps)), _emitter(gemm),
+            )  # fmt: skip
+
+    def _results_of(self, count: int, seen: tuple[Expr, Expr]) -> None:
+        gemm = self.plan.gemms(count)[1]
         emit_gemm(
-            second, lambda b, row, k: self._weight(row, k), PackedOperand(self.values), self._finish, T.int64(0),
-            self.workspace, Window((0, second.shape.n), _steps(second, seen)), _emitter(second),
+            gemm, lambda b, row, k: self._weight(row, k), PackedOperand(self.values), self._finish, T.int64(0),
+            self.workspace, Window((0, gemm.shape.n), _steps(gemm, seen)), _emitter(gemm),
         )  # fmt: skip
 
     def _weight(self, row: Expr, key: Expr) -> Expr:

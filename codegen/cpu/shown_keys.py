@@ -49,24 +49,24 @@ class ShownKeys:
         T.buffer_store(span, begin, [0])
         T.buffer_store(span, end, [1])
         with T.If(end - begin > LEAST_PANELS), T.Then():
-            self._shrink(row, count, span, 0, last)
-            self._shrink(row, count, span, 1, last)
+            self._shrink(row, count, span, last)
             with T.If(T.Or(span[0] > begin, span[1] < end)), T.Then():
                 self._keep_rows(row, count, span, (begin, end), last)
         first = T.bind(span[0] * self.columns)
         return first, T.bind(T.max(T.min(span[1] * self.columns, last), first + 1))
 
-    def _shrink(self, row: Expr, count: Expr, span: Any, side: int, last: Expr) -> None:
-        """Leave out panels at the beginning, side 0, or at the end, side 1, as long as all of one is hidden."""
+    def _shrink(self, row: Expr, count: Expr, span: Any, last: Expr) -> None:
+        """Leave out panels at the beginning, side 0, and at the end, side 1, as long as all of one is hidden."""
         low = immediate(-2 * FAR, self.dtype)
         hidden = T.alloc_buffer((1,), "int32", scope="local")
-        T.buffer_store(hidden, T.int32(1), [0])
-        with T.While(tirx.And(tirx.EQ(hidden[0], 1), span[1] - span[0] > 1)):
-            panel = T.bind(span[0] if side == 0 else span[1] - 1)
-            seen = self._any_of_panel(row, count, panel, last, lambda score: tirx.Not(score < low))
-            T.buffer_store(hidden, T.Select(tirx.EQ(seen, 0), T.int32(1), T.int32(0)), [0])
-            with T.If(tirx.EQ(hidden[0], 1)), T.Then():
-                T.buffer_store(span, span[side] + (1 if side == 0 else -1), [side])
+        with mk.serial(0, 2) as side:
+            T.buffer_store(hidden, T.int32(1), [0])
+            with T.While(tirx.And(tirx.EQ(hidden[0], 1), span[1] - span[0] > 1)):
+                panel = T.bind(span[side] - side)
+                seen = self._any_of_panel(row, count, panel, last, lambda score: tirx.Not(score < low))
+                T.buffer_store(hidden, T.Select(tirx.EQ(seen, 0), T.int32(1), T.int32(0)), [0])
+                with T.If(tirx.EQ(hidden[0], 1)), T.Then():
+                    T.buffer_store(span, span[side] + (1 - 2 * side), [side])
 
     def _keep_rows(self, row: Expr, count: Expr, span: Any, all_: tuple[Expr, Expr], last: Expr) -> None:
         """Take all panels where a query sees no key: it weighs those alike that a number like -3e38 hides."""

@@ -16,7 +16,7 @@ from tvm.ir import PointerType, PrimType
 from tvm.script.ir_builder import tirx as T
 
 from tilestitch.compiler.ir.sizes import Size, is_open
-from tilestitch.passes.plan.cpu.tiling import EvenSplit, OpenSplit, RegisterTile, Split
+from tilestitch.passes.plan.cpu.tiling import LOW, EvenSplit, OpenSplit, RegisterTile, Split
 
 Expr = Any
 """A TIR expression or a Python number. TVM builds expressions by overloaded operators, which mypy cannot follow."""
@@ -86,14 +86,14 @@ def _for_each_open_part(split: OpenSplit, first: Expr, last: Expr, body: Callabl
             with T.If(tirx.NE(rest // size % 2, T.int64(0))), T.Then():
                 body(Piece(whole, T.bind(end + rest // (2 * size) * (2 * size))), size)
         if split.large_pieces:
-            low = T.bind(rest % (2 * split.low))
+            low = T.bind(rest % (2 * LOW))
             end, rest = T.bind(end + rest - low), low
         _for_each_low_piece(split, whole, end, rest, body)
 
 
 def _for_each_low_piece(split: OpenSplit, number: Expr, start: Expr, rest: Expr, body: Callable[..., None]) -> None:
     """Emit one piece, or two, the larger one first."""
-    pieces = T.bind((rest + (split.low - 1)) // split.low)
+    pieces = T.bind((rest + (LOW - 1)) // LOW)
     small = T.bind(rest // T.max(pieces, T.int64(1)))
     larger = T.bind(rest - small * pieces)
     for size in split.low_pieces:

@@ -17,7 +17,7 @@ from .isa import TILE_ROWS
 from .limits import task_reasons
 from .operands import has_long_epilogue, is_plain
 from .schedules import CpuAttentionSchedule, CpuDotGemmSchedule, CpuTileGemmSchedule
-from .tiling import LINE_BYTES, Split, align, split_at_most
+from .tiling import LINE_BYTES, OverlappingSplit, Split, align, split_at_most
 
 FEW_QUERIES = 4
 """Queries of a head whose keys and values a task reads where they lie; of more it packs them."""
@@ -100,7 +100,7 @@ class AttentionPlan:
     """Attention and its schedule, and what follows from both: blocks of queries, tasks and workspace.
 
     Scores are computed by whole panels of keys. Queries of open size are split into blocks of the scheduled size; the
-    last block is decomposed into powers of two, as each size costs much code.
+    last ones of a task overlap, as each size costs much code.
     """
 
     shape: AttentionShape
@@ -110,7 +110,8 @@ class AttentionPlan:
     def blocks(self) -> Split:
         """The split of a head's queries."""
         if is_open(self.shape.queries):
-            return split_at_most(self.shape.queries, self.schedule.block, low=1)
+            block = self.schedule.block
+            return OverlappingSplit(self.shape.queries, ceil_div(self.shape.queries, block), block)
         return Split(self.shape.queries, min(self.shape.queries, self._cuts * self.per_task))
 
     @property

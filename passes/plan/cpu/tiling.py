@@ -65,11 +65,10 @@ LOW = 8
 @dataclass(frozen=True)
 class OpenSplit(Split):
     """An extent of open size split into parts of `limit`. The remainder comes in `large_pieces`, each present or not,
-    and then, being less than twice `low`, in one piece of up to `low` or in two that are as equal as possible.
+    and then, being less than twice `LOW`, in one piece of up to `LOW` or in two that are as equal as possible.
     """
 
     limit: int
-    low: int = LOW
 
     @property
     def small(self) -> int:
@@ -90,17 +89,31 @@ class OpenSplit(Split):
     @property
     def large_pieces(self) -> list[int]:
         """Powers of two, in descending order."""
-        return [1 << bit for bit in reversed(range((self.limit - 1).bit_length())) if 1 << bit >= 2 * self.low]
+        return [1 << bit for bit in reversed(range((self.limit - 1).bit_length())) if 1 << bit >= 2 * LOW]
 
     @property
     def low_pieces(self) -> list[int]:
-        return list(range(min(self.low, self.limit - 1), 0, -1))
+        return list(range(min(LOW, self.limit - 1), 0, -1))
 
     def sizes(self) -> list[tuple[int, int]]:
         return [(size, 1) for size in dict.fromkeys((self.limit, *self.large_pieces, *self.low_pieces))]
 
     def all_sizes(self) -> list[int]:
         raise UndecidedError(f"the number of parts of {self.extent}")
+
+
+FEW = 4
+"""Rows of a small block of an `OverlappingSplit`."""
+
+
+@dataclass(frozen=True)
+class OverlappingSplit(OpenSplit):
+    """An extent of open size split into parts of `limit`. A remainder repeats elements before it, to be one more part,
+    or a few of `FEW`; single ones are left only where there are fewer than that. So there is code for three sizes.
+    """
+
+    def sizes(self) -> list[tuple[int, int]]:
+        return [(size, 1) for size in dict.fromkeys((self.limit, min(self.limit, FEW), 1))]
 
 
 @dataclass(frozen=True)
@@ -144,10 +157,10 @@ def split_evenly(extent: Size, limit: int) -> Split:
     return split_at_most(extent, limit)
 
 
-def split_at_most(extent: int, limit: int, low: int = LOW) -> Split:
+def split_at_most(extent: int, limit: int) -> Split:
     """Split `extent` into as few nearly equal parts as possible, none above `limit`."""
     if is_open(extent):
-        return OpenSplit(extent, ceil_div(extent, limit), limit, low)
+        return OpenSplit(extent, ceil_div(extent, limit), limit)
     return Split(extent, max(1, -(-extent // limit)))
 
 
