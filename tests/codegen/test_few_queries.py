@@ -20,6 +20,14 @@ def test_any_number_of_keys(rows: int, keys: int, width: int, columns: int) -> N
     check(module, feeds_of(module, rows, keys))
 
 
+@pytest.mark.parametrize("width", [33, 64])
+def test_any_number_of_queries(width: int) -> None:
+    """Also where the last blocks of a task overlap, or it has a single one."""
+    module = model(width, width, mask="bool")
+    for rows in (*range(1, 46), 61, 64, 67, 127, 131):
+        check(module, feeds_of(module, rows, 50))
+
+
 @pytest.mark.parametrize("rows", [1, 3])
 @pytest.mark.parametrize("mask", ["bool", "float"])
 def test_masks(mask: str, rows: int) -> None:

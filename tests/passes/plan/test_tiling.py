@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tilestitch.compiler.ir.sizes import Symbol, at, size_of
-from tilestitch.passes.plan.cpu.tiling import EvenSplit, split_at_most, split_evenly
+from tilestitch.passes.plan.cpu.tiling import EvenSplit, OverlappingSplit, split_at_most, split_evenly
 
 
 @pytest.mark.parametrize("low", [1, 6, 20])
@@ -29,3 +29,9 @@ def test_sizes_that_no_extent_in_range_has_get_no_code() -> None:
 
 def test_known_extents_are_cut_as_ever() -> None:
     assert split_evenly(17, 6) == split_at_most(17, 6)
+
+
+@pytest.mark.parametrize(("limit", "sizes"), [(1, [1]), (3, [3, 1]), (4, [4, 1]), (5, [5, 4, 1]), (30, [30, 4, 1])])
+def test_parts_that_may_overlap_have_three_sizes(limit: int, sizes: list[int]) -> None:
+    split = OverlappingSplit(size_of(Symbol("n", 1, 500)), 1, limit)
+    assert [size for size, _ in split.sizes()] == sizes
