@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from tilestitch.compiler.ir import Graph
+from tilestitch.compiler.ir.symbol_uses import symbols_within
 from tilestitch.cost_model.protocol import hardly_slower
 
 from .contract import PassContext, PassResult
@@ -35,7 +36,8 @@ class GroupGemms:
     name: ClassVar[str] = "group_gemms"
 
     def run(self, graph: Graph, context: PassContext) -> PassResult:
-        if not context.target.is_gpu or graph.symbols or context.options.get("planner", "stitch") not in PLANNERS:
+        planner = context.options.get("planner", "stitch")
+        if not context.target.is_gpu or symbols_within(graph) or planner not in PLANNERS:
             return PassResult(graph, False)
         every, families = _grouped(graph, None, context)
         if not families:

@@ -7,8 +7,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
+from onnx import numpy_helper, parser
 
 from tests.passes.helpers import assert_same_values, ops, origins
+from tilestitch.compiler import compile_model
 from tilestitch.compiler.ir import Graph, TensorType, Value
 from tilestitch.compiler.ir.verify import verify
 from tilestitch.cost_model.analytical import AnalyticalModel
@@ -250,3 +252,14 @@ def test_experts_of_few_tokens_are_predicted_to_gain_on_the_largest_gpu() -> Non
     found = run_pipeline(graph, context, "group_gemms")
     times = [predicted_us(make_plan(one, context), one, context) for one in (graph, found)]
     assert times[1] < 0.8 * times[0]
+
+
+def test_gemms_in_the_body_of_a_loop_over_open_sizes_stay_apart() -> None:
+    model = parser.parse_model("""<ir_version: 8, opset_import: ["" : 17]>
+        g (float[b, 4] h, float[t, b, 4] x) => (float[b, 4] y) {
+        y = Scan<num_scan_inputs=1, body = turn (float[b, 4] s, float[b, 4] e) => (float[b, 4] n) {
+            a = MatMul(s, v)  c = MatMul(e, w)  d = Add(a, c)  n = Tanh(d) }>(h, x) }""")
+    for name in "vw":
+        model.graph.initializer.append(numpy_helper.from_array(RNG.random((4, 4)).astype(np.float32), name))
+    (body,) = compile_model(model, "cuda:sm_90a").specialisations[0].plan.bodies.values()
+    assert body.groups and not body.host_groups
