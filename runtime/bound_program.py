@@ -119,9 +119,9 @@ def attribute_sizes(attrs: Any) -> Iterator[Size]:
 def _bound_type(type_: ValueType, symbols: frozenset[str], evaluate: Evaluate) -> ValueType:
     match type_:
         case TensorType(dtype, shape):
-            if shape is None or all(isinstance(size, int) for size in shape):
+            if shape is None or type_.static_shape is not None:
                 return type_
-            sizes = (evaluate(s) if isinstance(s, int) or is_expression(s, symbols) else s for s in shape)
+            sizes = [evaluate(s) if isinstance(s, int) or is_expression(s, symbols) else s for s in shape]
             return TensorType(dtype, tuple(sizes))
         case SequenceType(element):
             return SequenceType(_bound_type(element, symbols, evaluate))

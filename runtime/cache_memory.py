@@ -16,6 +16,8 @@ class HostCacheMemory:
     """Cache buffers on the host. Users hold a view of a buffer, whose base tells its capacity, or a whole buffer."""
 
     def given(self, value: Any, dtype: str, stream: Any) -> np.ndarray:
+        if type(value) is np.ndarray and value.dtype.isnative:
+            return value
         if not isinstance(value, np.ndarray) and hasattr(value, "__dlpack__"):
             value = dlpack_view(value, dtype)
         array = np.asarray(value)
@@ -26,7 +28,8 @@ class HostCacheMemory:
             return None
         base = array.base
         buffer = base if base is not None and _is_start(array, base, axis) else array
-        return buffer if buffer.flags.c_contiguous and buffer.flags.writeable and buffer.flags.aligned else None
+        flags = buffer.flags
+        return buffer if flags.c_contiguous and flags.writeable and flags.aligned else None
 
     def place(self, array: Any) -> tuple[int, int]:
         return (address_of(array), array.nbytes) if isinstance(array, np.ndarray) else (0, 0)
@@ -42,15 +45,18 @@ class HostCacheMemory:
     def result(
         self, buffer: np.ndarray, axis: int, length: int, worker: Worker, *, stays: bool, on_device: bool
     ) -> np.ndarray:
-        return _rows(buffer, axis, length)
+        return buffer if length == buffer.shape[axis] else _rows(buffer, axis, length)
 
 
 def _is_start(array: np.ndarray, base: np.ndarray, axis: int) -> bool:
-    """Return whether an array is the first rows along the axis of its base."""
-    if not isinstance(base, np.ndarray) or base.dtype != array.dtype or base.ndim != array.ndim:
+    """Return whether an array is the first rows along the axis of its base, which has no gaps."""
+    if not isinstance(base, np.ndarray) or base.dtype != array.dtype or base.strides != array.strides:
         return False
-    is_wide = base.shape == with_size(array.shape, axis, base.shape[axis])
-    return is_wide and base.ctypes.data == array.ctypes.data and base.strides == array.strides
+    shape = base.shape
+    if shape != with_size(array.shape, axis, shape[axis]) or not base.flags.c_contiguous:
+        return False
+    # Of what has gaps numpy tells the address slowly; the first block of rows has none.
+    return address_of(array if array.flags.c_contiguous else array[(0,) * axis]) == address_of(base)
 
 
 def _rows(buffer: np.ndarray, axis: int, length: int) -> np.ndarray:

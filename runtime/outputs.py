@@ -212,8 +212,7 @@ def _preset(
             share = _may_share_here
         else:
             share = _may_share_there
-        others = [array for other, array in targets.items() if other != name] if len(targets) > 1 else ()
-        if not share(target, inputs) and not share(target, others):
+        if not share(target, [*inputs, *[array for other, array in targets.items() if other != name]]):
             preset[result.number] = target
     return preset
 
@@ -226,17 +225,11 @@ def _fresh(
     made: dict[int, OnDevice] = {}
     for name, number in zip(program.result_names, program.outputs):
         value = value_of(number)
-        static = isinstance(value.type, TensorType) and value.type.static_shape is not None
-        if (
-            name in targets
-            or number in preset
-            or not static
-            or not isinstance(value.location, Heap)
-            or value.dtype == "string"
-        ):
+        shape = value.type.static_shape if isinstance(value.type, TensorType) else None
+        if name in targets or number in preset or number in made or not isinstance(value.location, Heap):
             continue
-        if number not in made and isinstance(value.type, TensorType):
-            made[number] = worker.empty(numpy_dtype(value.dtype), value.type.static_shape or ())
+        if shape is not None and value.dtype != "string":
+            made[number] = worker.empty(numpy_dtype(value.dtype), shape)
     return made
 
 
@@ -249,7 +242,4 @@ def _may_share_there(target: Any, others: Sequence[Any]) -> bool:
     """Return whether an array on the device overlaps one of the other values there."""
     start = target.address
     end = start + target.nbytes
-    for other in others:
-        if isinstance(other, OnDevice) and other.address < end and start < other.address + other.nbytes:
-            return True
-    return False
+    return any(isinstance(o, OnDevice) and o.address < end and start < o.address + o.nbytes for o in others)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import accumulate, pairwise
 from typing import TypeVar
 
 import numpy as np
@@ -23,43 +24,37 @@ class Required:
         self._most = _distinct([r for r in requirements if isinstance(r, AtMost)])
         self._multiples = _distinct([r for r in requirements if isinstance(r, Multiple)])
         self._apart = _distinct([r for r in requirements if isinstance(r, Apart)])
-        self._left = _Sums([r.left for r in self._most], table)
-        self._right = _Sums([r.right for r in self._most], table)
-        self._divided = _Sums([r.sizes for r in self._multiples], table)
         self._divisors = np.array([r.divisor for r in self._multiples], np.int64)
-        self._first = _Sums([r.first for r in self._apart], table)
-        self._second = _Sums([r.second for r in self._apart], table)
-        self._first_nbytes = table.places(r.first_nbytes for r in self._apart)
-        self._second_nbytes = table.places(r.second_nbytes for r in self._apart)
+        parts: list[list[Sum]] = [
+            [r.left for r in self._most],
+            [r.right for r in self._most],
+            [r.sizes for r in self._multiples],
+            [r.first for r in self._apart],
+            [r.second for r in self._apart],
+            [(r.first_nbytes,) for r in self._apart],
+            [(r.second_nbytes,) for r in self._apart],
+        ]
+        pairs = [pair_of(sizes) for part in parts for sizes in part]
+        self._one = table.places(one for one, _ in pairs)
+        self._other = table.places(other for _, other in pairs)
+        ends = [*accumulate(map(len, parts), initial=0)]
+        self._parts = [slice(*part) for part in pairwise(ends)]
 
     def problem(self, values: np.ndarray) -> Problem | None:
         """Return the message of a requirement that these values of the table violate; None if all hold."""
-        broken = self._left.of(values) > self._right.of(values)
+        sums = values[self._one] + values[self._other]
+        left, right, divided, first, second, first_nbytes, second_nbytes = [sums[part] for part in self._parts]
+        broken = left > right
         if broken.any():
             return self._most[int(broken.argmax())].problem
-        broken = self._divided.of(values) % self._divisors != 0
+        broken = divided % self._divisors != 0
         if broken.any():
             return self._multiples[int(broken.argmax())].problem
         if not self._apart:
             return None
-        first, second = self._first.of(values), self._second.of(values)
-        first_nbytes, second_nbytes = values[self._first_nbytes], values[self._second_nbytes]
         broken = (first < second + second_nbytes) & (second < first + first_nbytes)
         broken &= (first_nbytes > 0) & (second_nbytes > 0)
         return self._apart[int(broken.argmax())].problem if broken.any() else None
-
-
-class _Sums:
-    """Sums of two sizes each."""
-
-    def __init__(self, sums: Sequence[Sum], table: SizeTable) -> None:
-        pairs = [pair_of(sizes) for sizes in sums]
-        self._one = table.places(one for one, _ in pairs)
-        self._other = table.places(other for _, other in pairs)
-
-    def of(self, values: np.ndarray) -> np.ndarray:
-        total: np.ndarray = values[self._one] + values[self._other]
-        return total
 
 
 def required_sizes(requirements: Sequence[Requirement]) -> Iterator[Size | Sum]:

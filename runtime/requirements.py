@@ -118,6 +118,7 @@ class Requirements:
         return not texts
 
 
+@lru_cache(4096)
 def is_expression(text: str, symbols: frozenset[str]) -> bool:
     """Return whether a dimension is an expression over these symbols, rather than the name of a size that is known only
     once the value is computed.

@@ -11,7 +11,7 @@ import numpy as np
 
 from . import feeds as feeds_
 from .artifact import Artifact, read_artifact
-from .caches import Caches, Lent
+from .caches import Caches
 from .cpu.threads import thread_count
 from .device import Backend, DeviceName, check_target, open_backend
 from .errors import ArtifactIntegrityError, InputError
@@ -151,8 +151,7 @@ class Module:
         """
         if self._caches:
             feeds = self._caches.lent(feeds, None).feeds
-        selection, _ = self._reader.read(feeds, None)
-        return selection.number
+        return self._reader.read(feeds, None)[0].number
 
     def get_inputs(self) -> tuple[ValueInfo, ...]:
         return self.inputs
@@ -219,18 +218,12 @@ class Module:
         """
         if type(feeds) is not dict and not isinstance(feeds, Mapping):
             if feeds_.are_output_names(feeds, out, self._names):
-                return self._run_listed(feeds, out, stream, on_device, like)
+                return in_order(self.run(out or {}, None, stream=stream, on_device=on_device, like=like), feeds)
             feeds = feeds_.by_position(feeds, self._programs)
         if out is not None and type(out) is not dict:
             out = targets_by_name(out, self._programs[0].result_names)
         results = self._run(feeds, out, None, stream, on_device)
         return results if like is None else converted(results, like, out or {})
-
-    def _run_listed(
-        self, names: Sequence[str] | None, inputs: Any, stream: Any, on_device: bool, like: Any
-    ) -> list[Any]:
-        """Return the outputs of these names in order, all of them for None."""
-        return in_order(self.run(inputs, None, stream=stream, on_device=on_device, like=like), names)
 
     def __call__(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
         """Run with inputs by position or name; one dict is taken as all inputs by name."""
@@ -267,52 +260,38 @@ class Module:
         stream: Any = None,
         on_device: bool = False,
     ) -> dict[str, Any]:
+        lent, grown = None, None
         if self._caches:
-            lent, kept = self._caches.lent(feeds, out, stream), self._caches.named_in(out or {})
-            others = {name: target for name, target in (out or {}).items() if name not in kept}
-            return {**self._grow(lent, others, record, stream, on_device), **kept}
+            lent = self._caches.lent(feeds, out, stream)
+            feeds = lent.feeds
+            if out:
+                out = {name: target for name, target in out.items() if name not in lent.kept}
         (index, bound), inputs = self._reader.read(feeds, stream)
-        program, wanted = self._programs[index], None
-        if out or on_device:
-            results = self._results[index] if bound is None else Results(program, bound.value)
-            wanted = Wanted(results, inputs, out or {}, on_device, self._backend, stream)
+        program, backend = self._programs[index], self._backend
+        if lent is not None and bound is not None:  # a program with caches has symbols
+            lent.check(program.results, bound)
         context = self._pool.acquire()
         try:
             worker = context.worker
             worker.begin(stream)
             try:
+                if lent is not None:
+                    grown = lent.placed(program.results, worker)
+                    inputs = lent.apart(inputs, worker)
                 execution = context.execution(index, bound)
-                if wanted is not None:
-                    return wanted.run(execution, worker, inputs, record)
-                made = execution.run(inputs, record)
-                if not self._backend.writes_host_memory:
-                    made = [on_host(result, worker) for result in made]
-                return dict(zip(program.result_names, made))
-            finally:
-                worker.end()
-        finally:
-            self._pool.release(context)
-
-    def _grow(
-        self, lent: Lent, out: Mapping[str, Any], record: RecordTime | None, stream: Any, on_device: bool
-    ) -> dict[str, Any]:
-        """Run with growing caches."""
-        (index, bound), inputs = self._reader.read(lent.feeds, stream)
-        program = self._programs[index]
-        assert bound is not None, "a program with caches has symbols"
-        lent.check(program.results, lambda number: bound.value(number).shape)
-        context = self._pool.acquire()
-        try:
-            worker = context.worker
-            worker.begin(stream)
-            try:
-                grown = lent.placed(program.results, worker)
-                inputs = lent.apart(inputs, worker)
-                shared, results = [*inputs, *grown.values()], Results(program, bound.value)
-                wanted = Wanted(results, shared, out, on_device, self._backend, stream, grown)
-                lent.check_apart(wanted.targets)
-                named = wanted.run(context.execution(index, bound), worker, inputs, record)
-                lent.end(named, worker, on_device)
+                if out or on_device or (grown and not backend.writes_host_memory):
+                    results = self._results[index] if bound is None else Results(program, bound.value)
+                    wanted = Wanted(results, inputs, out or {}, on_device, backend, stream, grown)
+                    if lent is not None:
+                        lent.check_apart(wanted.targets)
+                    named = wanted.run(execution, worker, inputs, record)
+                else:
+                    made = execution.run(inputs, record, grown)
+                    if not backend.writes_host_memory:
+                        made = [on_host(result, worker) for result in made]
+                    named = dict(zip(program.result_names, made))
+                if lent is not None:
+                    lent.end(named, worker, on_device)
                 return named
             finally:
                 worker.end()

@@ -72,6 +72,7 @@ class Team:
         stride = -(-scratch_bytes // 64) * 64
         if stride <= self._stride:
             return
+        stride = max(stride, self._stride * 5 // 256 * 64)
         self._scratch = self._allocated(stride)
         self._stride = stride
         self._memory.view(np.int64)[1:3] = self._scratch.ctypes.data, stride

@@ -1,0 +1,211 @@
+"""Donated caches in run after run: what was found out once is not found out again, and what changes is seen."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+from tilestitch.compiler import compile_model
+from tilestitch.runtime import Module, caches, load
+from tilestitch.runtime.caches import Caches
+from tilestitch.runtime.errors import InputError
+from tilestitch.runtime.feeds import MOST_SHAPES
+
+MODEL = """<ir_version: 10, opset_import: ["" : 20]>
+    g (float[b,2,p,4] past_k, float[b,2,p,4] past_v, float[b,2,s,4] x)
+    => (float[b,2,t,4] k, float[b,2,t,4] v, float[b,2,s,4] y) {
+      k = Concat <axis = 2> (past_k, x)
+      v = Concat <axis = 2> (past_v, x)
+      y = Add (x, x)
+    }"""
+PASTS = {"past_k": "k", "past_v": "v"}
+X = np.full((1, 2, 1, 4), 5, np.float32)
+
+
+@cache
+def artifact() -> bytes:
+    return compile_model(onnx.parser.parse_model(MODEL), num_threads=1, donate=["past_*"]).to_bytes()
+
+
+def loaded() -> Module:
+    return load(artifact(), num_threads=1, donate=["past_*"])
+
+
+def views(length: int = 3, room: int = 9) -> dict[str, np.ndarray]:
+    """Caches of ones at the beginning of buffers of their own."""
+    return {name: np.ones((1, 2, room, 4), np.float32)[:, :, :length] for name in PASTS}
+
+
+def base(array: np.ndarray) -> np.ndarray:
+    assert isinstance(array.base, np.ndarray)
+    return array.base
+
+
+@pytest.fixture
+def counted(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """How often the functions are called that work out what follows from shapes and addresses."""
+    calls: Counter[str] = Counter()
+
+    def count(owner: Any, name: str) -> None:
+        before: Callable[..., Any] = getattr(owner, name)
+
+        def called(*args: Any) -> Any:
+            calls[name] += 1
+            return before(*args)
+
+        monkeypatch.setattr(owner, name, called)
+
+    for owner, names in ((Caches, ["_plan"]), (caches, ["with_size", "_are_apart"])):
+        for name in names:
+            count(owner, name)
+    return calls
+
+
+def test_equal_shapes_are_planned_once(counted: Counter[str]) -> None:
+    with loaded() as module:
+        given = views()
+        for _ in range(5):
+            found = module.run({"x": X, **given})
+            np.testing.assert_array_equal(found["k"], np.concatenate([given["past_k"], X], 2))
+            np.testing.assert_array_equal(found["y"], X + X)
+        module.run({"x": X, **views()})  # other buffers of the same shape
+    assert counted["_plan"] == 1 and counted["with_size"] == 2
+    assert counted["_are_apart"] == 2 + 1  # for each buffers once, and in the plan
+
+
+def test_plans_do_not_pile_up() -> None:
+    with loaded() as module:
+        for length in range(MOST_SHAPES + 9):
+            module.run({"x": X, **views(length, 100)})
+        assert 0 < len(module._caches._plans) <= MOST_SHAPES
+
+
+def test_a_whole_buffer_without_new_rows_is_the_result_itself() -> None:
+    with loaded() as module:
+        buffers = {name: base(view) for name, view in views().items()}
+        for _ in range(3):
+            found = module.run({"x": X[:, :, :0], **buffers})
+            assert all(found[PASTS[name]] is buffer for name, buffer in buffers.items())
+
+
+def refused(module: Module, feeds: dict[str, Any], out: dict[str, Any] | None = None) -> str:
+    with pytest.raises(InputError) as caught:
+        module.run(feeds, out)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"past_k": np.ones((1, 2, 3, 4), np.float64)},
+        {"past_k": np.ones((1, 2, 12), np.float32)},
+        {"past_k": np.ones((1, 2, 3, 5), np.float32)},
+        {"past_k": np.ones((2, 2, 3, 4), np.float32)},
+        {"past_k": np.ones((1, 2, 4, 4), np.float32)},
+        {"past_k": [1.0, 2.0]},
+        {"x": np.ones((1, 2, 4), np.float32)},
+        {"x": np.ones((3, 2, 1, 4), np.float32)},
+        {"x": np.ones((1, 2, 1, 4), np.int32)},
+    ],
+)
+def test_what_does_not_fit_is_refused_as_in_the_first_run(change: dict[str, Any]) -> None:
+    with loaded() as first, loaded() as module:
+        for _ in range(3):
+            module.run({"x": X, **views()})
+        assert refused(module, {"x": X, **views(), **change}) == refused(first, {"x": X, **views(), **change})
+        missing = {"x": X, "past_k": views()["past_k"]}
+        assert refused(module, missing) == refused(first, missing)
+        assert refused(module, views()) == refused(first, views())
+
+
+def moved(found: dict[str, np.ndarray], buffers: dict[str, np.ndarray]) -> bool:
+    """Whether the results lie elsewhere than in the buffers, which then still hold only ones."""
+    is_moved = not any(np.shares_memory(found[PASTS[name]], buffer) for name, buffer in buffers.items())
+    assert is_moved == all((buffer == 1).all() for buffer in buffers.values())
+    return is_moved
+
+
+@pytest.mark.parametrize("locked", ["rows", "buffer"])
+def test_what_becomes_read_only_is_not_written_any_more(locked: str) -> None:
+    with loaded() as module:
+        given = views()
+        buffers = {name: base(view) for name, view in given.items()}
+        assert not moved(module.run({"x": X, **given}), buffers)
+        for view in given.values():
+            base(view)[...] = 1
+            (view if locked == "rows" else base(view)).flags.writeable = False
+        assert moved(module.run({"x": X, **given}), buffers)
+
+
+def test_views_that_change_are_seen() -> None:
+    """Shorter ones, those that begin later, and with the rows in another order."""
+    with loaded() as module:
+        given = views()
+        buffers = {name: base(view) for name, view in given.items()}
+        cases: list[tuple[bool, Callable[[np.ndarray], np.ndarray]]] = [
+            (False, lambda buffer: buffer[:, :, :2]),
+            (True, lambda buffer: buffer[:, :, 2:5]),
+            (True, lambda buffer: buffer[:, :, 2::-1]),
+            (True, lambda buffer: buffer[:, ::-1, :3]),
+            (False, lambda buffer: buffer[:, :, :3]),
+            (True, lambda buffer: np.asfortranarray(buffer)[:, :, :3]),
+        ]
+        for is_moved, of in cases:
+            module.run({"x": X, **given})
+            for buffer in buffers.values():
+                buffer[...] = 1
+            found = module.run({"x": X, **{name: of(buffer) for name, buffer in buffers.items()}})
+            assert moved(found, buffers) is is_moved
+            np.testing.assert_array_equal(found["v"][:, :, -1:], X)
+
+
+def test_caches_of_which_one_takes_the_others_buffer() -> None:
+    with loaded() as module:
+        given = views()
+        for _ in range(2):
+            module.run({"x": X, **given})
+        base(given["past_k"])[...] = 1
+        found = module.run({"x": X, **dict.fromkeys(PASTS, given["past_k"])})
+        assert moved(found, dict.fromkeys(PASTS, base(given["past_k"])))
+        assert not np.shares_memory(found["k"], found["v"])
+
+
+def test_inputs_and_results_in_a_buffer_are_seen() -> None:
+    with loaded() as module:
+        given, out = views(), np.zeros((1, 2, 1, 4), np.float32)
+        for _ in range(2):
+            module.run({"x": X, **given}, {"y": out})
+        row = np.ascontiguousarray(base(given["past_v"])).reshape(-1)[8:16].reshape(1, 2, 1, 4)
+        assert np.shares_memory(row, base(given["past_v"]))
+        row[...] = 3
+        wanted = np.concatenate([given["past_k"], row], 2)
+        np.testing.assert_array_equal(module.run({"x": row, **given})["k"], wanted)
+        assert "'y' lies in the buffer of a cache" in refused(module, {"x": X, **given}, {"y": row})
+
+
+def test_the_only_references_to_caches_are_the_callers() -> None:
+    with loaded() as module:
+        buffer = np.ones((1, 2, 9, 4), np.float32)
+        given = {"past_k": buffer, "past_v": buffer.copy()}
+        module.run({"x": X[:, :, :0], **given})
+        del given
+        buffer.resize((1, 2, 10, 4))  # numpy refuses where anything else refers to it
+        assert buffer.shape[2] == 10
+
+
+def test_scratch_that_grows_a_little_in_each_run_is_seldom_made_anew() -> None:
+    with loaded() as module:
+        module.run({"x": X, **views()})
+        team = module._pool._idle[0].worker._team  # type: ignore[attr-defined]
+        made = []
+        for nbytes in range(4096, 8192, 64):
+            team.reserve(nbytes)
+            made.append(team._scratch)
+            assert team._scratch.nbytes >= nbytes
+        assert len({id(scratch) for scratch in made}) <= 5
