@@ -76,7 +76,7 @@ class CpuTarget:
 
     @cached_property
     def tvm_target(self) -> Any:
-        # Level 3 takes up to half as long again, for code that is larger and no faster: loops are unrolled already.
+        # At level 3, code is larger and no faster.
         config: dict[str, Any] = {"kind": "llvm", "mcpu": self.mcpu, "mtriple": self.mtriple, "opt-level": 2}
         if self.mattr:
             config["mattr"] = list(self.mattr)
