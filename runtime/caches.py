@@ -1,8 +1,7 @@
 """Caches that grow in place in the caller's memory, for artifacts compiled with that option.
 
-A cache of `length` rows lies in a buffer with room for more of them, and a run stores its new rows after these. It
-returns a view of the buffer with the new rows: the next run's input, from which the capacity is known. The device
-(`CacheMemory`) allocates the buffers.
+A cache lies in a buffer with room for more rows, where a run stores its new ones. It returns a view of the buffer with
+these: the next run's input, from which the capacity is known.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from itertools import pairwise
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -30,9 +29,6 @@ from .types import with_size
 GROWTH = 2
 """Factor by which a full buffer grows."""
 LEAST_ROOM = 16
-
-Ranges: TypeAlias = Mapping[str, tuple[int, int]]
-"""Address and bytes of buffers by the names of inputs."""
 
 
 class Caches:
@@ -54,7 +50,7 @@ class Caches:
         self._donated = {name for name in self._inputs if any(fnmatchcase(name, pattern) for pattern in donated)}
         self._others = [name for name in names if name not in self._inputs]
         self._plans: dict[tuple[Any, ...], Plan] = {}
-        self._apart: Ranges = {}  # buffers that are known to be
+        self._apart: Mapping[str, tuple[int, int]] = {}  # known to be
 
     def __bool__(self) -> bool:
         return bool(self._inputs)
@@ -97,7 +93,7 @@ class Caches:
         key = (
             len(lent.feeds), *[_shape(lent.feeds.get(name)) for name in self._others],
             *[array.shape for array in lent.arrays.values()], *lent.rooms,
-            *[None if room is None else room.shape for room in lent.rooms.values()],
+            *[getattr(room, "shape", None) for room in lent.rooms.values()],
         )  # fmt: skip
         plan = self._plans.get(key)
         if plan is None:
@@ -106,9 +102,9 @@ class Caches:
             plan = self._plans[key] = self._plan(lent, {})
         return plan
 
-    def _plan(self, lent: Lent, ranges: Ranges) -> Plan:
-        """Return for each cache where it is to lie: in its present buffer or in a new one. Caches whose length one
-        input tells share one capacity. `ranges`: of buffers that may overlap.
+    def _plan(self, lent: Lent, ranges: Mapping[str, tuple[int, int]]) -> Plan:
+        """Return where each cache is to lie. Caches whose length one input tells share one capacity. `ranges`: of
+        buffers that may overlap.
         """
         lengths: dict[str, int] = {}  # by the name of the input that tells the caches' sizes
         for cache in self._inputs.values():
@@ -166,14 +162,14 @@ class Plan:
 @dataclass
 class Lent:
     """The caches of one run: in `feeds` their sizes stand in their place; `kept`: those that `out` has; `rooms`: the
-    buffers of donated caches, or None; `ranges`: where these lie. New buffers exist once `placed` was called.
+    buffers of donated caches, or None; `ranges`: address and bytes of these.
     """
 
     feeds: dict[str, Any]
     kept: Mapping[str, Any]
     arrays: Mapping[str, Any]
     rooms: Mapping[str, Any]
-    ranges: Ranges
+    ranges: Mapping[str, tuple[int, int]]
     memory: CacheMemory
 
     def have(self, plan: Plan) -> None:
@@ -186,7 +182,7 @@ class Lent:
         self._taken = sorted([self.ranges[place.cache.input] for place in plan.places if place.stays])
 
     def check(self, results: Mapping[str, int], bound: Bound) -> None:
-        """Raise `InputError` for a cache whose shape is not the run's; `results` has the numbers of the results."""
+        """Raise `InputError` for a cache whose shape is not the run's; `results`: numbers of values."""
         if self.plan.bound is bound:
             return
         shapes: dict[Any, tuple[Any, ...]] = {}
@@ -206,7 +202,7 @@ class Lent:
         self.plan.bound = bound
 
     def placed(self, results: Mapping[str, int], worker: Worker) -> dict[int, Any]:
-        """Return the buffers by the numbers of the results, allocating those that do not exist yet."""
+        """Return the buffers by the numbers of the results, allocating new ones."""
         grown = self.memory.grown
         self._buffers = [
             self.rooms[cache.input] if stays else grown(self.arrays[cache.input], cache.axis, capacity, worker)

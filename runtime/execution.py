@@ -13,6 +13,7 @@ from .branch_inputs import BranchInputs
 from .chain import Chain, can_be_chained
 from .device import Segment, Worker, to_host
 from .errors import ExecutionError, InputError
+from .feeds import Shapes
 from .groups import Group, GroupRun, Joined, NoRoom, NotJoined, Present, groups_of, whole_group
 from .host_runs import Check, ControlRun, HostRun, detached, fits, new_maps, owned_values, where
 from .iterations import Done, Grown, Iterations, NativeLoop, Repetition, keeps_types, native_loop_of, repetition_of
@@ -40,9 +41,6 @@ from .program import (
 from .reads import bodies, read_by
 from .sizes import known
 from .sizing import Bound, Sizing
-
-Shapes = tuple[tuple[int, ...] | None, ...]
-"""Shapes of a body's inputs; None for what is no array."""
 
 MOST_BOUNDS = 256
 """Most shapes for which the sizes of a body are remembered."""

@@ -81,7 +81,7 @@ class Wanted:
         """Execute, and return the outputs by name."""
         preset = self._preset
         if self._on_device:
-            preset = {**_fresh(self._program, self._value, preset, self.targets, worker), **preset}
+            preset = {**self._fresh(worker), **preset}
         results = execution.run(inputs, record, preset)
         named: dict[str, Any] = {}
         given: list[Any] = []
@@ -101,6 +101,18 @@ class Wanted:
                 named[name] = worker.empty(result.dtype, result.shape)
                 worker.write(named[name], result)
         return named
+
+    def _fresh(self, worker: Worker) -> dict[int, OnDevice]:
+        """Return new arrays on the device for the outputs that kernels make there, except those with memory already."""
+        made: dict[int, OnDevice] = {}
+        for name, number in zip(self._program.result_names, self._program.outputs):
+            value = self._value(number)
+            shape = value.type.static_shape if isinstance(value.type, TensorType) else None
+            if name in self.targets or number in self._preset or number in made or not isinstance(value.location, Heap):
+                continue
+            if shape is not None and value.dtype != "string":
+                made[number] = worker.empty(numpy_dtype(value.dtype), shape)
+        return made
 
 
 def targets_by_name(out: Any, names: Sequence[str]) -> Mapping[str, Any]:
@@ -138,14 +150,12 @@ def on_host(result: Any, worker: Worker) -> Any:
 def _copy_to(target: np.ndarray | OnDevice, result: Any, worker: Worker) -> None:
     if result is target:
         return
-    if type(target) is np.ndarray and type(result) is np.ndarray:
-        target[...] = result
-    elif isinstance(target, OnDevice):
+    if type(target) is not np.ndarray and isinstance(target, OnDevice):
         worker.write(target, result)
-    elif isinstance(result, OnDevice):
+    elif type(result) is not np.ndarray and isinstance(result, OnDevice):
         worker.read(result, target)
     else:
-        np.copyto(target, result)
+        target[...] = result
 
 
 def _targets(results: Results, out: Mapping[str, Any], adopt: Adopt) -> dict[str, np.ndarray | OnDevice]:
@@ -215,22 +225,6 @@ def _preset(
         if not share(target, [*inputs, *[array for other, array in targets.items() if other != name]]):
             preset[result.number] = target
     return preset
-
-
-def _fresh(
-    program: Program, value_of: Callable[[int], ValueSpec], preset: Mapping[int, Any], targets: Mapping[str, Any],
-    worker: Worker,
-) -> dict[int, OnDevice]:  # fmt: skip
-    """Return new arrays on the device for the outputs that kernels make there, except those with memory already."""
-    made: dict[int, OnDevice] = {}
-    for name, number in zip(program.result_names, program.outputs):
-        value = value_of(number)
-        shape = value.type.static_shape if isinstance(value.type, TensorType) else None
-        if name in targets or number in preset or number in made or not isinstance(value.location, Heap):
-            continue
-        if shape is not None and value.dtype != "string":
-            made[number] = worker.empty(numpy_dtype(value.dtype), shape)
-    return made
 
 
 def _may_share_here(target: Any, others: Sequence[Any]) -> bool:

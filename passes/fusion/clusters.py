@@ -55,7 +55,7 @@ class Union:
         self.are_native = all(map(state.native.__contains__, self.nodes))
         # Together they store nothing that none of them stores.
         parts = [v for c in clusters for v in state.outputs_of(c)]
-        needed = [v for v in parts if state.is_needed(v, self.members)]
+        needed = [v for v in parts if state.is_needed(v, self.owned)]
         self.stored = sorted(needed, key=lambda v: state.position[v.producer] if v.producer else -1)
 
     @cached_property
@@ -175,13 +175,13 @@ class Fusion:
         return cluster.owned <= self.native
 
     def stored(self, owned: Iterable[Node], members: set[Node]) -> list[Value]:
-        """Return the values of `owned` that must be stored if `members` were one cluster: those needed by other
-        clusters or the caller.
+        """Return the values of `owned` that must be stored if one cluster owned `members`: those needed by other
+        clusters, also by those that own what it copies, or by the caller.
         """
         return [out for n in self.in_order(owned) for out in n.outputs if self.is_needed(out, members)]
 
     def is_needed(self, value: Value, members: set[Node]) -> bool:
-        """Return whether another cluster, if `members` were one, or the caller needs `value`."""
+        """Return whether another cluster, if one owned `members`, or the caller needs `value`."""
         if value in self._outputs:
             return True
         known = set[Cluster]()
@@ -198,7 +198,7 @@ class Fusion:
     def outputs_of(self, cluster: Cluster) -> list[Value]:
         """Return the values that a cluster stores, in order."""
         if cluster not in self._stored:
-            self._stored[cluster] = self.stored(cluster.owned, cluster.members)
+            self._stored[cluster] = self.stored(cluster.owned, cluster.owned)
         return self._stored[cluster]
 
     def read_apart(self, node: Node) -> tuple[Value, ...]:
@@ -340,7 +340,7 @@ class Fusion:
         while changed:
             changed = False
             for cluster in {self._home[n] for n in self._copied if len(self._computed_in[n]) > 1}:
-                if not self.is_live(cluster) or self.stored(cluster.owned, cluster.members):
+                if not self.is_live(cluster) or self.stored(cluster.owned, cluster.owned):
                     continue
                 del self._clusters[cluster.number]
                 for node in cluster.members:

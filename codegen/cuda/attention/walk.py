@@ -108,7 +108,7 @@ class Walk:
             low, high = (
                 named(attended.between.operand(around.evaluator, path, batch, row)) for path in (bound.low, bound.high)
             )  # fmt: skip
-            far = 1 << (62 if str(low.ty.dtype) == "int64" else 30)
+            far = 1 << (61 if str(low.ty.dtype) == "int64" else 30)
             near = tirx.And(*(_is_between(-far, end, far) for end in (low, high)))
             low, high = (T.cast(end, "int64") for end in (low, high))
             key = high - low + (not bound.strict) if bound.is_last else low - high + bound.strict

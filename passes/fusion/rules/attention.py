@@ -92,15 +92,17 @@ class Attention:
         return masks if self._us(state, [*nodes, *masks]) <= self._us(state, nodes) + stored_us else ()
 
     def _pays(self, state: Fusion, nodes: Sequence[Node], before: Iterable[Node], after: Iterable[Node]) -> bool:
-        """Return whether to compute masks in a kernel: on GPUs wherever it then leaves out keys."""
-        if state.target.is_gpu and bounds_of(_roles(state, nodes, after)):
-            return True
+        """Return whether to compute masks in a kernel: on GPUs wherever it then leaves out more keys."""
+        if state.target.is_gpu:
+            known, found = (len(bounds_of(_roles(state, nodes, copies))) for copies in (before, after))
+            if found > known:
+                return True
         return self._us(state, nodes, after) <= self._us(state, nodes, before)
 
     def _us(self, state: Fusion, nodes: Iterable[Node], copies: Iterable[Node] = ()) -> float:
         """Return the time of one kernel, which computes `copies` for itself only."""
         roles = _roles(state, nodes, copies)
-        stored = state.stored(nodes, {*nodes, *copies})
+        stored = state.stored(nodes, set(nodes))
         facts = facts_of(tuple(roles.parts), stored, roles, state.target, self.model)
         return latency_us(self.model, facts, device_of(state.target))
 
@@ -146,7 +148,7 @@ class Attention:
 
 def _roles(state: Fusion, nodes: Iterable[Node], copies: Iterable[Node]) -> Roles:
     members = {*nodes, *copies}
-    roles = roles_of(state.in_order(members), state.stored(nodes, members))
+    roles = roles_of(state.in_order(members), state.stored(nodes, set(nodes)))
     assert isinstance(roles, Roles), roles
     return roles
 

@@ -144,7 +144,8 @@ class Space:
         if several and len(members) > MOST_NODES:
             return None
         nodes = state.in_order(members)
-        values = state.stored({n for i in bits(stored) for n in self.atoms[i].owned}, members)
+        owned = {n for c in clusters for n in c.owned}
+        values = state.stored({n for i in bits(stored) for n in self.atoms[i].owned}, owned)
         roles = roles_of(nodes, values, are_native=True)
         if isinstance(roles, WhyNot) or why_not_on(state.target, roles, "") is not None:
             return None

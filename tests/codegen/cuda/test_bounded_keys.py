@@ -7,7 +7,7 @@ from functools import lru_cache
 
 import numpy as np
 import pytest
-from onnx import ModelProto, numpy_helper, parser
+from onnx import ModelProto, TensorProto, helper, numpy_helper, parser
 
 from tests.codegen.cuda.test_cuda_attention import ORDERS
 from tilestitch.compiler import compile_model
@@ -78,7 +78,7 @@ def feeds(
     return {**found, "before": np.array(before), "valid": (rng.random((b, t)) < 0.7).astype(np.int64)}
 
 
-def expected(mask: str, given: dict[str, np.ndarray]) -> np.ndarray:
+def expected(mask: str, given: dict[str, np.ndarray], layers: int = 2) -> np.ndarray:
     y, k, v = (given[name].astype(np.float64) for name in "qkv")
     k, v = (np.repeat(x, y.shape[1] // x.shape[1], axis=1) for x in (k, v))
     keys, ends = np.arange(k.shape[2]), np.arange(y.shape[2])[:, None] + given["before"][:, None, None]
@@ -88,7 +88,7 @@ def expected(mask: str, given: dict[str, np.ndarray]) -> np.ndarray:
     }[mask]  # fmt: skip
     if mask == "unlimited":
         seen = keys > ends - (2**63 - 1)  # overflows as the model does
-    for _ in range(2):
+    for _ in range(layers):
         scores = np.where(seen[:, None], y @ np.swapaxes(k, -1, -2), -np.inf)
         with np.errstate(all="ignore"):
             weights = np.exp(scores - scores.max(-1, keepdims=True))
@@ -158,3 +158,31 @@ def test_a_step_reads_of_a_cache_of_known_size_what_is_in_use(heads: tuple[int, 
     model = compiled("causal", "float16", heads, "2,1,500")
     (found,) = load(model.to_bytes(), device="emulator").run(given).values()
     assert_close(found, want, "float16")
+
+
+@pytest.mark.parametrize(("name", "kind"), [("mask", "FLOAT16"), ("seen", "BOOL"), ("ends", "INT64")])
+@pytest.mark.parametrize("sizes", ["b,s,t", "2,1,500"])
+def test_masks_that_one_layer_and_the_caller_read(name: str, kind: str, sizes: str) -> None:
+    """The kernel that stores the mask reads nothing that only attention has."""
+    model = decoder("causal", "float16", sizes=sizes)
+    del model.graph.node[-5:]  # the second layer
+    model.graph.output[0].name = "y"
+    model.graph.output.append(helper.make_tensor_value_info(name, TensorProto.DataType.Value(kind), None))
+    given = feeds((2, 1, 500), [100, 127], "float16")
+    found = load(compile_model(model, "emulator:sm_90a").to_bytes(), device="emulator").run(given)
+    assert_close(found["y"], expected("causal", given, layers=1), "float16")
+    seen = np.arange(500) <= given["before"][:, None, None]
+    wanted = {"mask": np.where(seen, 0, -np.inf)[:, None], "seen": seen, "ends": given["before"][:, None, None]}[name]
+    np.testing.assert_array_equal(found[name], wanted)
+
+
+def test_positions_at_the_ends_of_what_is_compared() -> None:
+    """Their difference is no number of 64 bits."""
+    model = decoder("causal", "float16", sizes="1,1,70")
+    keys = next(node for node in model.graph.node if node.output[0] == "keys")
+    keys.output[0] = "near"
+    model.graph.node.insert(list(model.graph.node).index(keys) + 1, helper.make_node("Add", ["near", "low"], ["keys"]))
+    model.graph.initializer.append(numpy_helper.from_array(np.int64(-(2**62)), "low"))
+    given = feeds((1, 1, 70), [2**62], "float16")
+    (found,) = load(compile_model(model, "emulator:sm_90a").to_bytes(), device="emulator").run(given).values()
+    assert_close(found, expected("causal", given), "float16")

@@ -100,6 +100,22 @@ SPELLINGS = {
         ["%twice = add(%key, %key) : int64[6]", SEEN.format("less_equal(%twice, %end)")], [],
     ),
     "equal": ([SEEN.format("equal(%key, %end)")], []),
+    "sums in 32 bits, which may overflow": (
+        [
+            '%short = cast(%row) {to = "int32"} : int32[1,1,QUERIES,1]',
+            '%near = cast(%before) {to = "int32"} : int32[2,1,1,1]', "%far = add(%short, %near) : int32[2,1,QUERIES,1]",
+            '%long = cast(%far) {to = "int64"} : int64[2,1,QUERIES,1]', SEEN.format("less_equal(%key, %long)"),
+        ],
+        [],
+    ),
+    "constants whose differences overflow": (
+        [
+            "%keys = constant [126, 127, -128, -127, -126, -125] : int8[6]",
+            '%near = cast(%before) {to = "int8"} : int8[2,1,1,1]', "%few = less_equal(%keys, %near) : bool[2,1,1,6]",
+            SEEN.format("broadcast_to(%few) {shape = [2,1,QUERIES,6]}"),
+        ],
+        [],
+    ),
     "a narrow cast": (
         [
             '%short = cast(%end) {to = "int32"} : int32[2,1,QUERIES,1]',
@@ -114,6 +130,13 @@ SPELLINGS = {
 def test_comparisons_of_positions(name: str) -> None:
     mask, expected = SPELLINGS[name]
     assert bounds(*mask) == expected
+
+
+def test_a_mask_that_is_read_twice_at_each_of_many_steps() -> None:
+    """Each is looked at once; by way of all readers there are more paths than there is time for."""
+    steps = [f"%seen{i + 1} = logical_and(%seen{i}, %seen{i}) : bool[2,1,QUERIES,6]" for i in range(40)]
+    mask = ["%seen0 = less_equal(%key, %end) : bool[2,1,QUERIES,6]", *steps]
+    assert bounds(*mask, SEEN.format("logical_and(%seen40, %seen40)")) == [("key", "<=end", "last query, above")]
 
 
 def test_a_score_that_is_replaced_is_none_that_is_masked() -> None:
