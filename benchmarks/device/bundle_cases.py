@@ -197,7 +197,7 @@ CASES = {
     "block_weights_small": Family(partial(block_weights, rows=40, width=72), GEMMS, ("float32", "float16")),
     "block_weights_few": Family(partial(block_weights, rows=3), FLOATS, ("float32", "float16")),
     "block_weights_bytes": Family(partial(block_weights, rows=1, codes="uint8"), TWO, ("float16",)),
-    "block_weights_decode": Family(partial(block_weights, rows=1, depth=4096, width=4096), TWO),
+    "block_weights_decode": Family(partial(block_weights, rows=1, depth=4096, width=3584), TWO),
     "linear_attention": Family(linear_attention, TWO, ("float32", "float16")),
     "linear_attention_chunks": Family(partial(linear_attention, tokens=70, heads=2), TWO, ("float32", "float16")),
     "turns": Family(turns, FLOATS, ("float32", "float16")),
