@@ -43,7 +43,7 @@ def length_classes(graphs: Sequence[Graph], patterns: Sequence[str]) -> dict[str
 
 def with_caches(graph: Graph, output_names: Sequence[str], classes: Mapping[str, int]) -> tuple[Cache, ...]:
     """Make the inputs that `length_classes` has numbers for grow in place, changing the graph in place."""
-    names = [v.name for v in graph.inputs]
+    names, told = [v.name for v in graph.inputs], determined_by(graph.inputs)
     found, inputs = [], dict[int, Value]()
     for value in [v for v in graph.inputs if v.name in classes]:
         concat, number = _growing(graph, value), classes[value.name]
@@ -60,7 +60,7 @@ def with_caches(graph: Graph, output_names: Sequence[str], classes: Mapping[str,
         )  # fmt: skip
         _append(graph, value, concat, sizes.tensor_type.sizes[1])
     needed = symbols_of_values(v for node in graph.nodes for v in node.outputs)
-    lost = sorted(str(symbol) for symbol in needed - determined_by(graph.inputs))
+    lost = sorted(str(symbol) for symbol in (needed & told) - determined_by(graph.inputs))
     if lost:
         raise OptionError(f"donate: only the shapes of these caches tell {', '.join(lost)}; give sizes with --shape")
     return tuple(found)

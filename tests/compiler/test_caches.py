@@ -460,3 +460,13 @@ def test_one_cache_of_keys_and_values(reader: str) -> None:
                 weights = np.exp(q @ rows.transpose(0, 1, 3, 2))
                 np.testing.assert_array_equal(whole, rows)
                 assert_close(y, weights / weights.sum(-1, keepdims=True) @ rows, MODELS["float32"])
+
+
+def test_sizes_that_the_data_decides_do_not_depend_on_caches() -> None:
+    """A cache's length is told by what takes its place; how many elements are not zero is found in a run."""
+    found = helper.make_node("NonZero", ["x"], ["found"])
+    places = helper.make_node("Cast", ["found"], ["places"], to=TensorProto.FLOAT)
+    model = small([CONCAT, SUM, found, places], ["whole", "sum", "places"])
+    with load(compile_model(model, num_threads=1, donate=["past"]).to_bytes(), donate=["past"]) as module:
+        feeds = {"past": np.ones((9, 4), np.float32)[:3], "x": np.eye(2, 4, dtype=np.float32)}
+        assert_runs_as_with_onnx_runtime(model, module, feeds)
