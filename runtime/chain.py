@@ -97,5 +97,5 @@ def memory_that_stays(program: Program, spec: Spec) -> dict[int, np.ndarray] | N
     types = [spec(number).type for number in inside]
     if not all(isinstance(type_, TensorType) and type_.is_static for type_ in types):
         return None
-    small = [number for number in ends if is_small(spec(number))]
+    small = [number for number in ends - program.grown if is_small(spec(number))]
     return {number: empty_tensor(spec(number)) for number in (*inside, *small)}

@@ -276,6 +276,11 @@ class Program:
         """The numbers of the outputs' values by the outputs' names."""
         return dict(zip(self.result_names, self.outputs))
 
+    @cached_property
+    def grown(self) -> frozenset[int]:
+        """The numbers of the outputs that are caches, which stay in the caller's memory: rows are there already."""
+        return frozenset(self.results[cache.output] for cache in self.caches)
+
     def to_json(self) -> dict[str, Any]:
         data: dict[str, Any] = {
             "name": self.name, "inputs": list(self.inputs), "outputs": list(self.outputs),

@@ -456,7 +456,7 @@ class _GroupTable(Table):
         grow: Callable[[Table], None] | None = None,
     ) -> None:  # fmt: skip
         super().__init__(around, room, *counts_of(around.loaded, group.steps))
-        self._group, self._moving, self._grow = group, moving, grow
+        self._group, self._moving, self._grow = group, moving | group.program.grown, grow
         self._copied_in: list[tuple[int, np.ndarray]] = []
         outer = Frame(group.program, (), None, np.array([*around.present.symbols, 0], np.int64))
         self._kept.append(outer.symbols)

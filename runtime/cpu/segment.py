@@ -270,8 +270,7 @@ class CopiedValues:
     """
 
     def __init__(self, program: Program, step: NativeStep) -> None:
-        grown = {cache.output for cache in program.caches}
-        stay = {number for name, number in program.results.items() if name in grown} | _set_before(program, step)
+        stay = program.grown | _set_before(program, step)
         places = [value.location for value in program.values]
         self._in = {number for number, place in enumerate(places) if isinstance(place, Input)}
         self._out = {number for number, place in enumerate(places) if isinstance(place, Heap) and number not in stay}

@@ -77,8 +77,7 @@ class CudaMemory:
             if isinstance(value.location, Sizes):
                 self.slots[number] = self._arena
                 self._arena += aligned(8 * max(1, len(program.symbols)))
-        grown = {program.results[cache.output] for cache in program.caches}
-        self._slotted = sorted(set(_slotted(program)) - grown)
+        self._slotted = sorted(set(_slotted(program)) - program.grown)
         self._symbols = np.zeros(0, np.int64)  # its copy may be under way for as long as the memory has these sizes
         self._allocation: Allocation | None = None
         if not program.symbols:

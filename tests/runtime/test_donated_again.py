@@ -209,3 +209,34 @@ def test_scratch_that_grows_a_little_in_each_run_is_seldom_made_anew() -> None:
             made.append(team._scratch)
             assert team._scratch.nbytes >= nbytes
         assert len({id(scratch) for scratch in made}) <= 5
+
+
+REST = {
+    "If": """y = If (on) <then_branch = one () => (float[b,2,t,4] a) { a = Neg (k) },
+                         else_branch = other () => (float[b,2,t,4] c) { c = Abs (k) }>""",
+    "NonZero": """places = NonZero (k)
+                  kept = Compress (k, on)
+                  y = Transpose <perm = [1, 0]> (places)""",
+}
+
+
+@pytest.mark.parametrize("rest", REST)
+def test_small_caches_of_programs_that_one_native_call_runs(rest: str) -> None:
+    """From the second run of a shape on, intermediate results and small outputs have memory of the program's own."""
+    given, results = ("bool on", "y") if rest == "If" else ("bool[m] on", "y, kept")
+    kinds = {"y": "float[b,2,t,4] y" if rest == "If" else "int64[n,4] y", "kept": "float[l] kept"}
+    text = f"""<ir_version: 10, opset_import: ["" : 20]>
+    g (float[b,2,p,4] past, float[b,2,s,4] x, {given})
+    => (float[b,2,t,4] k, {", ".join(kinds[name] for name in results.split(", "))}) {{
+      k = Concat <axis = 2> (past, x)
+      {REST[rest]}
+    }}"""
+    compiled = compile_model(onnx.parser.parse_model(text), num_threads=1, donate=["past"])
+    with load(compiled.to_bytes(), num_threads=1, donate=["past"]) as module:
+        for seed in range(4):
+            past = np.random.default_rng(seed).standard_normal((1, 2, 9, 4)).astype(np.float32)[:, :, :3]
+            wanted = np.concatenate([past, X], 2)
+            found = module.run({"past": past, "x": X, "on": np.array(True) if rest == "If" else wanted.ravel() > 0})
+            np.testing.assert_array_equal(found["k"], wanted)
+            read = -wanted if rest == "If" else np.argwhere(wanted)
+            np.testing.assert_array_equal(found["y"], read)
