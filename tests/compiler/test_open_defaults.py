@@ -173,6 +173,15 @@ def test_sizes_of_1_meet_others_in_a_broadcast() -> None:
             {"x": (2, 3, 5, 7), "z": (2, 3, 2, 2)},
         ),
         (
+            """(float[1, 1, h, 9] x, float[1, 1, h, 8] z) => (float[n, 1, 2, 2] y) <
+              int64[4] images = {-1, 1, 3, 3}, int64[4] grids = {-1, 2, 2, 2}> {
+              a = MaxPool<kernel_shape = [1, 1], strides = [2, 1]>(x)
+              b = AveragePool<kernel_shape = [2, 1], strides = [2, 1]>(z)
+              c = Reshape(a, images)  d = Reshape(b, grids)  e = Tanh(d)  y = GridSample(c, e)
+            }""",
+            {"x": (1, 1, 6, 9), "z": (1, 1, 6, 8)},
+        ),
+        (
             "(float[a, 3, 9, 9] x, float[e, 4] z, int64[f] i) => (float[n, 3, 2, 2] y)"
             " { y = RoiAlign<output_height = 2, output_width = 2>(x, z, i) }",
             {"x": (2, 3, 9, 9), "z": (5, 4), "i": (5,)},

@@ -20,6 +20,7 @@ from ..symbols import sizes_are_symbols
 from .common import HALVES
 from .convolution import Window, conv_window
 from .indexing import along_axis
+from .shaping import reshaped
 
 KEYS_COEFFICIENT = -0.75
 """The coefficient `a` of Keys' cubic kernel that GridSample uses."""
@@ -139,7 +140,7 @@ def convert_grid_sample(ctx: Context) -> Value:
     if not may_be_equal(shape[0], grid_shape[0]):
         raise ctx.fail(f"X has {shape[0]} images, but grid is for {grid_shape[0]}; give as many of both")
     wide = ctx.cast(grid, "float32") if dtype_of(grid) != "float64" else grid
-    flat_grid = ctx.reshape(wide, (shape[0], prod(places), len(sizes)))
+    flat_grid = reshaped(ctx, wide, (shape[0], prod(places), len(sizes)))
     taps = []
     for axis, size in enumerate(sizes):
         # The last coordinate of the grid is that of the first spatial axis.

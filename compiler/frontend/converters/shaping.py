@@ -29,10 +29,10 @@ def convert_reshape(ctx: Context) -> Value:
     target = list(ctx.attr("shape") if ctx.opset < 5 else ctx.ints_of(1))
     if not ctx.attr("allowzero", 0):
         target = _kept_sizes(ctx, x, target)
-    return _reshaped(ctx, x, _resolved(x, target))
+    return reshaped(ctx, x, _resolved(x, target))
 
 
-def _reshaped(ctx: Context, x: Value, target: Sequence[int]) -> Value:
+def reshaped(ctx: Context, x: Value, target: Sequence[int]) -> Value:
     """Reshape where element counts are equal only by a claim: adjacent dimensions, as few as possible, take what
     remains of the operand's elements, so that indices can be computed, and are then cropped to the model's (equal)
     sizes.
