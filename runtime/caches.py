@@ -240,7 +240,12 @@ class Lent:
 
 
 def _shape(value: Any) -> tuple[int, ...]:
-    return value.shape if type(value) is np.ndarray else tuple(np.shape(value))
+    """Return the shape of an input, which for a sequence means nothing."""
+    if type(value) is np.ndarray:
+        return value.shape
+    with suppress(ValueError):  # numpy's, for lists of arrays that differ
+        return tuple(np.shape(value))
+    return ()
 
 
 def _are_apart(places: Iterable[tuple[int, int]]) -> bool:
@@ -265,13 +270,14 @@ class _Known:
 
     def symbols(self, feeds: Mapping[str, Any]) -> dict[str, int]:
         """Return the values of its symbols. Raises `InputError` where it does not accept inputs of such shapes."""
-        names = [value.name for value in self._inputs]
-        for name in names:
-            if name not in feeds:
-                raise InputError(f"input {name!r} is missing; inputs are {', '.join(names)}")
-        shapes = [_shape(feeds[name]) for name in names]
+        shapes = [_shape(feeds.get(value.name)) for value in self._inputs]
         for value, shape in zip(self._inputs, shapes):
-            wanted = value.shape or ()
+            wanted = value.shape
+            if wanted is None:
+                continue
+            if value.name not in feeds:
+                names = ", ".join(v.name for v in self._inputs)
+                raise InputError(f"input {value.name!r} is missing; inputs are {names}")
             if len(shape) != len(wanted) or [1 for n, w in zip(shape, wanted) if n != w and isinstance(w, int)]:
                 raise InputError(f"input {value.name!r} must be {value.type}, but its shape is {list(shape)}")
         return self._solver.solve(shapes)

@@ -124,6 +124,25 @@ def test_what_does_not_fit_is_refused_as_in_the_first_run(change: dict[str, Any]
         assert refused(module, views()) == refused(first, views())
 
 
+def test_inputs_of_other_types_beside_caches() -> None:
+    """Sequences of arrays that are alike or not, optional tensors that are there, None or left out."""
+    text = """<ir_version: 10, opset_import: ["" : 20]>
+    g (float[p,4] past, float[s,4] x, seq(float[n,4]) more, optional(float[4]) last)
+    => (float[t,4] k, float[u,4] y, bool there) {
+      k = Concat <axis = 0> (past, x)
+      y = ConcatFromSequence <axis = 0> (more)
+      there = OptionalHasElement (last)
+    }"""
+    rows = np.ones((3, 4), np.float32)
+    with load(compile_model(onnx.parser.parse_model(text), donate=["past"]).to_bytes(), donate=["past"]) as module:
+        for more in ([rows, rows[:2]], [rows, rows], [rows]):
+            for last in ({"last": rows[0]}, {"last": None}, {}):
+                found = module.run({"past": rows, "x": rows[:1], "more": more, **last})
+                np.testing.assert_array_equal(found["k"], np.ones((4, 4)))
+                assert len(found["y"]) == sum(map(len, more)) and found["there"] == (last.get("last") is not None)
+        assert "'x' must be float32[s, 4]" in refused(module, {"past": rows, "x": [[1.0], [1.0, 2.0]], "more": []})
+
+
 def moved(found: dict[str, np.ndarray], buffers: dict[str, np.ndarray]) -> bool:
     """Whether the results lie elsewhere than in the buffers, which then still hold only ones."""
     is_moved = not any(np.shares_memory(found[PASTS[name]], buffer) for name, buffer in buffers.items())
