@@ -388,3 +388,12 @@ def test_the_first_of_what_was_found_is_repeated_beside_an_input() -> None:
         assert len(result["zeros"]) == given["batch"].max() + 1
     with pytest.raises(ExecutionError):
         list(run(text, [{"x": np.ones((2, 3), np.float32), "batch": np.full(2, -1)}], "cpu"))
+
+
+def test_places_that_are_found_twice_in_a_mask_are_as_many() -> None:
+    """PyTorch's exporter looks for a mask's places wherever it is read or written with it."""
+    text = """(float[n] x, bool[n] p) => (float[n] y) { a = NonZero(p)  b = Transpose(a)  c = GatherND(x, b)  d = Exp(c)
+        s = Shape(x)  e = Expand(p, s)  f = NonZero(e)  g = Transpose(f)  y = ScatterND(x, g, d) }"""
+    x, chosen = np.arange(5, dtype=np.float32), np.array([1, 0, 0, 1, 1], bool)
+    (found,) = run(text, [{"x": x, "p": chosen}], "cpu")
+    np.testing.assert_allclose(found["y"], np.where(chosen, np.exp(x), x), rtol=1e-6)
