@@ -202,6 +202,6 @@ def _store_rows(plan: AppendPlan, buffers: list[Any], part: Expr) -> None:
         room = integer(attrs["capacity"], "int64")
         after = T.bind(T.max(places[line + rows - 1] + 1, T.int64(0)))
         begin = T.bind((part * room + after) * inner)
-        width = T.bind((integer(attrs["until"], "int64") - after) * inner)
+        width = T.bind(T.max(integer(attrs["until"], "int64") - after, T.int64(0)) * inner)
         zero = tirx.const(0, target.dtype)
         mk.for_each_column(width, LANES, lambda column: T.buffer_store(target, zero, [begin + column]))
