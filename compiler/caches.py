@@ -1,9 +1,8 @@
 """Caches that grow in place in the caller's memory: a step of a decoder does not copy what it keeps of earlier tokens.
 
-A decoder concatenates its past with what it computed, or stores that where the data says, and returns the whole. Here
-either becomes an `append`: only the new rows are stored, at their position in a buffer that has room for more along
-this axis, and readers of the whole read the first rows of that buffer. The input is no longer an input of the graph:
-its rows are in the buffer already. Its length and the buffer's capacity are the shape of an input without elements.
+A concat of the past with new rows, or what stores these where the data says, becomes an `append` to a buffer with room
+for more, of which readers of the whole read the first rows. The input is no longer one of the graph: it lies in the
+buffer. Its length and the buffer's capacity are the shape of an input without elements.
 """
 
 from __future__ import annotations
@@ -153,25 +152,17 @@ def _sizes_input(graph: Graph, value: Value, concat: Node, number: int) -> Value
 
 def _append(graph: Graph, value: Value, concat: Node, capacity: Size) -> None:
     axis, whole = concat.attrs["axis"], concat.output
+    operands, attrs = concat.inputs[1:], {"at": value.tensor_type.shape[axis]}
     if concat.op == "append":
         operands, attrs = concat.inputs, {key: concat.attrs[key] for key in ("until", "clears")}
-    else:
-        operands, attrs = concat.inputs[1:], {"at": value.tensor_type.shape[axis]}
     graph.claims = (
         *graph.claims,
         Claim(capacity - whole.tensor_type.shape[axis], exact=False, reason=f"input {value.name}: room for its rows"),
     )
-    buffer = graph.emit(
-        "append", *operands, cache=value.name, axis=axis, capacity=capacity, **attrs, origins=concat.origins,
-        insert_before=concat,
-    )  # fmt: skip
-    rank = len(whole.tensor_type.shape)
-    rows = graph.emit(
-        "slice", buffer, starts=(0,) * rank, steps=(1,) * rank, sizes=whole.tensor_type.shape, origins=concat.origins,
-        insert_before=concat,
-    )  # fmt: skip
-    outputs = [buffer if output is whole else output for output in graph.outputs]
-    graph.outputs = outputs
+    emit, rank = partial(graph.emit, origins=concat.origins, insert_before=concat), whole.tensor_type.rank
+    buffer = emit("append", *operands, cache=value.name, axis=axis, capacity=capacity, **attrs)
+    rows = emit("slice", buffer, starts=(0,) * rank, steps=(1,) * rank, sizes=whole.tensor_type.shape)
+    graph.outputs = [buffer if output is whole else output for output in graph.outputs]
     graph.replace_uses(whole, rows)
     whole.name, buffer.name = buffer.name, whole.name
     graph.remove(concat)

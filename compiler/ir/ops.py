@@ -393,10 +393,10 @@ _SPECS: list[OpSpec] = [
         "append",
         Kind.OPAQUE,
         rule.append,
-        (1, 2),
+        (1, 3),
         "x along `axis` from place `at` on, or at places (int64 [batch or 1, rows]) in `until`, of `capacity`; what "
         "stands elsewhere was there before the run, in the memory that the result is written to: that of `cache`. "
-        "`clears`: from the last row's place to `until` there are zeros",
+        "`clears`: from the last row's place to `until`, or to the third operand (int64 [1]), there are zeros",
         cache=_REQUIRED,
         axis=_REQUIRED,
         at=_OPTIONAL,

@@ -543,6 +543,7 @@ def roi_align(inputs: Sequence[Type], attrs: Attrs) -> list[Type]:
 def append(inputs: Sequence[Type], attrs: Attrs) -> list[Type]:
     x, *places = _tensors(inputs)
     axis, capacity = attrs["axis"], attrs["capacity"]
+    _require(len(places) < 2 or (places[1].dtype, places[1].shape) == ("int64", (1,)), "the end of zeros is int64 [1]")
     _require(0 <= axis < x.rank, f"axis {axis} of a tensor of rank {x.rank}")
     if places:
         batch, rows = places[0].shape if places[0].rank == 2 else (0, 0)

@@ -34,7 +34,7 @@ OPERANDS = {
     "suppress": "boxes, scores, most, overlap, least",
     "compact": "mask, ends",
     "roi_align": "x, regions, images",
-    "append": "x, places?",
+    "append": "x, places?, end?",
     "if": "cond, captures…",
     "loop": "max_trip, cond, carried…, captures…",
     "scan": "state…, scanned…, captures…",

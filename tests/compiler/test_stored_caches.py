@@ -15,6 +15,7 @@ from tests.compiled import assert_close
 from tests.tolerances import MODELS
 from tilestitch.compiler import compile_model
 from tilestitch.compiler.driver import CompiledModel
+from tilestitch.compiler.errors import OptionError
 from tilestitch.runtime import Module, load
 from tilestitch.runtime.errors import ExecutionError, InputError
 
@@ -140,6 +141,50 @@ def test_a_cache_is_whole_after_a_run_that_has_no_place_for_a_row(target: str) -
     with module, pytest.raises(ExecutionError, match="the place of a new row is not below"):
         module.run({**feeds, **pasts, "mask": np.array([[2, 1, 1, 1]])})
     assert all((past == 1).all() for past in pasts.values())
+
+
+TOLD = """<ir_version: 10, opset_import: ["" : 21, "com.microsoft" : 1]>
+    g (float[b,s,256] q, float[b,s,128] k, float[b,s,128] v, float[b,2,p,64] past_k, float[b,2,p,64] past_v,
+       int32[b] lengths, int32 total)
+    => (float[b,s,256] y, float[b,2,r,64] new_k, float[b,2,r,64] new_v) {
+      y, new_k, new_v = com.microsoft.GroupQueryAttention <num_heads = 4, kv_num_heads = 2> (
+        q, k, v, past_k, past_v, lengths, total)
+    }"""
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_a_number_of_tokens_that_is_an_input(target: str) -> None:
+    """Sequences differ in length: what lies after a shorter one is NaN at first, and reached by attention."""
+    model = onnx.parser.parse_model(TOLD)
+    compiled = compile_model(model, target, donate=["past_*"], num_threads=1).to_bytes()
+    run = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"]).run
+    with load(compiled, device=target, donate=["past_*"]) as module:
+        for steps in ([(5, [5]), (3, [8]), (1, [9])], [(5, [5, 2, 3]), (1, [6, 3, 4]), (1, [7, 4, 5])]):
+            batch = len(steps[0][1])
+            given = {name: np.full((batch, 2, 24, 64), np.nan, np.float32) for name in PASTS}
+            ours, theirs = given, {name: np.zeros_like(array) for name, array in given.items()}
+            for new, lengths in steps:
+                counts = {"lengths": np.array(lengths, np.int32) - 1, "total": np.array(max(lengths), np.int32)}
+                feeds = {name: array for name, array in step(new, batch, new, 9).items() if name != "mask"}
+                found = module.run({**feeds, **counts, **ours})
+                y, *rows = run(None, {**feeds, **counts, **theirs})
+                ours, theirs = {name: found[PASTS[name]] for name in PASTS}, dict(zip(PASTS, rows))
+                for i, length in enumerate(lengths):
+                    valid = slice(0, min(new, length))
+                    assert_close(np.asarray(found["y"])[i, valid], y[i, valid], MODELS["float32"])
+                    for name in PASTS:
+                        ours_of, theirs_of = (np.asarray(kept[name])[i, :, :length] for kept in (ours, theirs))
+                        np.testing.assert_array_equal(ours_of, theirs_of)
+                        assert target != "cpu" or ours[name] is given[name]
+        with pytest.raises(ExecutionError, match="0 must be at most"):
+            module.run({**feeds, **counts, **given, "total": np.array(26, np.int32)})
+
+
+def test_rows_of_padded_queries_are_not_stored_in_donated_caches() -> None:
+    """Their places may lie beyond the cache."""
+    told = TOLD.replace("int32 total", "int32 total, int32[b] rows").replace("s, total)", f"s, total{',' * 10} rows)")
+    with pytest.raises(OptionError, match="a cache is read by one"):
+        compile_model(onnx.parser.parse_model(told), donate=["past_*"])
 
 
 STORED = {

@@ -186,7 +186,7 @@ def _copy_rows(plan: AppendPlan, buffers: list[Any], part: Expr, begin: Expr, pl
 
 def _store_rows(plan: AppendPlan, buffers: list[Any], part: Expr) -> None:
     """Emit the stores of the rows of `part`, each at its place, and of zeros after them."""
-    source, places, target, status = buffers
+    source, places, *ends, target, status = buffers
     attrs, rows, inner = plan.node.attrs, integer(plan.size, "int64"), T.bind(integer(plan.inner, "int64"))
     line = T.bind(part // integer(plan.parts_alike, "int64") * rows)
     with mk.serial(T.int64(0), rows) as row:
@@ -202,6 +202,8 @@ def _store_rows(plan: AppendPlan, buffers: list[Any], part: Expr) -> None:
         room = integer(attrs["capacity"], "int64")
         after = T.bind(T.max(places[line + rows - 1] + 1, T.int64(0)))
         begin = T.bind((part * room + after) * inner)
-        width = T.bind(T.max(integer(attrs["until"], "int64") - after, T.int64(0)) * inner)
+        until = integer(attrs["until"], "int64")
+        end = T.min(ends[0][0], until) if ends else until
+        width = T.bind(T.max(end - after, T.int64(0)) * inner)
         zero = tirx.const(0, target.dtype)
         mk.for_each_column(width, LANES, lambda column: T.buffer_store(target, zero, [begin + column]))

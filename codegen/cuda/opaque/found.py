@@ -145,7 +145,7 @@ def lower_append(node: Node, schedule: OperatorSchedule) -> CudaLaunch:
 
     def store_row(buffers: list[Any], place: Expr, part: Expr, within: Expr) -> None:
         """Store an element where the list of places says, and the last row's thread zeros after it."""
-        source, places, target, status = buffers
+        source, places, *ends, target, status = buffers
         dtype, width, rows = places_dtype(), max(1, inner), x.shape[axis]
         alike = prod(x.shape[(0 if given[0].shape[0] == 1 else 1) : axis])
         row, column = T.bind(within // integer(width, dtype)), T.bind(within % integer(width, dtype))
@@ -156,7 +156,9 @@ def lower_append(node: Node, schedule: OperatorSchedule) -> CudaLaunch:
                 start = T.bind(T.cast(at, dtype))
                 T.buffer_store(target, source[place], [(line + start) * integer(width, dtype) + column])
                 if attrs.get("clears"):
-                    until = tirx.Select(tirx.EQ(row, integer(rows, dtype) - 1), integer(attrs["until"], dtype), start)
+                    until = integer(attrs["until"], dtype)
+                    end = T.cast(T.max(T.min(ends[0][0], T.cast(until, "int64")), T.int64(0)), dtype) if ends else until
+                    until = tirx.Select(tirx.EQ(row, integer(rows, dtype) - 1), end, start)
                     with T.serial(start + 1, T.max(until, start + 1)) as after:
                         index = (line + after) * integer(width, dtype) + column
                         T.buffer_store(target, tirx.const(0, target.dtype), [index])

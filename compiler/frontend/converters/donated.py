@@ -18,9 +18,9 @@ def is_donated(ctx: Context, cache: Value) -> bool:
 
 
 def stored_rows(
-    ctx: Context, cache: Value, new: Value, places: Value, axis: int, room: Size, until: Size, clears: bool
+    ctx: Context, cache: Value, new: Value, *places: Value, axis: int, room: Size, until: Size, clears: bool
 ) -> Value:
     """Return the cache, `room` rows along `axis`, with new rows at places int64 [batch or 1, rows], all below `until`.
-    `clears`: there are zeros from the last row to `until`.
+    `clears`: there are zeros from the last row to `until`, or to a second one of `places`, int64 [1].
     """
-    return ctx.emit("append", new, places, cache=cache.name, axis=axis, capacity=room, until=until, clears=clears)
+    return ctx.emit("append", new, *places, cache=cache.name, axis=axis, capacity=room, until=until, clears=clears)

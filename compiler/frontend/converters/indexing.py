@@ -175,7 +175,7 @@ def convert_tensor_scatter(ctx: Context) -> Value:
     if ctx.attr("mode", "linear") == "circular":
         place = ctx.emit("mod", place, ctx.size(size))
     if donated:
-        return stored_rows(ctx, cache, update, place, axis, size, size, clears=False)
+        return stored_rows(ctx, cache, update, place, axis=axis, room=size, until=size, clears=False)
     indices = ctx.broadcast_to(place, ctx.shape(update))
     return ctx.emit("scatter_elements", cache, indices, update, axis=axis, reduction="none")
 

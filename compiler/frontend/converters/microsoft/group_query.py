@@ -188,12 +188,15 @@ def _start(ctx: Context, batch: Size, rows: Size, total: Size) -> int | Value:
 
 def _cache(ctx: Context, place: Place, index: int, new: Value) -> Value:
     """Return the cache with this step's tokens at their positions, and zeros after them, in donated memory as far as
-    keys are seen. Stale contents there are dropped: they may not be finite, and a weight of zero would then not hide
-    them.
+    keys are seen: what is there may not be finite, which a weight of zero does not hide.
     """
     past = _past(ctx, index, new)
-    if is_donated(ctx, past) and not _total_is_found(ctx):
-        return stored_rows(ctx, past, new, place.positions(ctx, "int64"), 2, place.room, place.total, clears=True)
+    if is_donated(ctx, past) and ctx.optional(16) is None:
+        places, room, until = [place.positions(ctx, "int64")], place.room, place.total
+        if _total_is_found(ctx):
+            room = until = ctx.dim(past, 2)
+            places.append(ctx.reshape(ctx.cast(ctx.input(6), "int64"), (1,)))
+        return stored_rows(ctx, past, new, *places, axis=2, room=room, until=until, clears=True)
     batch, _, rows, _ = ctx.shape(new)
     stated = ctx.shape(past)
     if isinstance(place.start, int):
