@@ -58,8 +58,9 @@ def with_caches(graph: Graph, output_names: Sequence[str], classes: Mapping[str,
             )
         )  # fmt: skip
         _append(graph, value, concat, sizes.tensor_type.sizes[1])
-    needed = symbols_of_values(v for node in graph.nodes for v in node.outputs)
-    lost = sorted(str(symbol) for symbol in (needed & told) - determined_by(graph.inputs))
+    needed = told & symbols_of_values(v for node in graph.nodes for v in node.outputs)
+    needed |= symbols_of_values(node.output for node in graph.nodes if node.op == "append")
+    lost = sorted(str(symbol) for symbol in needed - determined_by(graph.inputs))
     if lost:
         raise OptionError(f"donate: only the shapes of these caches tell {', '.join(lost)}; give sizes with --shape")
     return tuple(found)

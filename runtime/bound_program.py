@@ -24,8 +24,6 @@ from .requirements import is_expression
 from .sizes import Size
 from .types import MapType, OptionalType, SequenceType, TensorType, ValueType
 
-__all__ = ["attribute_sizes", "bound_attributes", "bound_program", "bound_value", "program_sizes", "sizes_in_use"]
-
 Evaluate = Callable[[Size], int]
 
 

@@ -15,8 +15,6 @@ from .sizes import SizeError, names
 from .solver import Solver
 from .types import Dimension, TensorType
 
-__all__ = ["BranchInputs"]
-
 
 class BranchInputs:
     """The branch inputs of one program. `positions`: of the inputs that only branches read, or that nothing reads."""

@@ -190,7 +190,7 @@ class Lent:
             number = results[cache.output]
             known = bound.sizing.program.values[number].shape
             if known not in shapes:
-                shapes[known] = bound.value(number).shape or ()
+                shapes[known] = tuple(map(bound.of, known or ()))
             wanted = shapes[known]
             shape = with_size(self.arrays[cache.input].shape, cache.axis, capacity)
             if wanted != shape:

@@ -12,8 +12,6 @@ from .errors import ArtifactSchemaError
 from .jsonfields import Fields, integer
 from .sizes import Size
 
-__all__ = ["MOST_CASES", "Cases", "cases_from_json"]
-
 MOST_CASES = 16
 """Limit for one launch, not counting its own kernel."""
 

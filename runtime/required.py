@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import accumulate, pairwise
-from typing import TypeVar
 
 import numpy as np
 
@@ -12,49 +10,62 @@ from .requirements import Apart, AtMost, Multiple, Problem, Requirement, Sum
 from .size_table import SizeTable
 from .sizes import Size
 
-__all__ = ["Required", "pair_of", "required_sizes"]
+AT_MOST, MULTIPLE, APART = range(3)
 
-R = TypeVar("R", AtMost, Multiple, Apart)
+
+def rules_of(requirements: Sequence[Requirement], table: SizeTable) -> dict[tuple[int, ...], Requirement]:
+    """Return the first of each set of equal requirements, whose message holds for the others, too, by what `ts_resize`
+    (`codegen/cpu/resize.c`) knows of it: the kind, and six places of sizes, or a divisor.
+    """
+
+    def places(*sums: Sum) -> tuple[int, ...]:
+        return tuple(table.place(size) for sizes in sums for size in _pair_of(sizes))
+
+    rules: dict[tuple[int, ...], Requirement] = {}
+    for required in requirements:
+        match required:
+            case AtMost(left, right):
+                rule = AT_MOST, *places(left, right), 0, 0
+            case Multiple(sizes, divisor):
+                rule = MULTIPLE, *places(sizes), divisor, 0, 0, 0
+            case Apart(first, first_nbytes, second, second_nbytes):
+                rule = APART, *places(first, second, (first_nbytes, second_nbytes))
+        rules.setdefault(rule, required)
+    return rules
 
 
 class Required:
     """The requirements of one program. `table` has their sizes (`required_sizes`)."""
 
     def __init__(self, requirements: Sequence[Requirement], table: SizeTable) -> None:
-        self._most = _distinct([r for r in requirements if isinstance(r, AtMost)])
-        self._multiples = _distinct([r for r in requirements if isinstance(r, Multiple)])
-        self._apart = _distinct([r for r in requirements if isinstance(r, Apart)])
-        self._divisors = np.array([r.divisor for r in self._multiples], np.int64)
-        parts: list[list[Sum]] = [
-            [r.left for r in self._most],
-            [r.right for r in self._most],
-            [r.sizes for r in self._multiples],
-            [r.first for r in self._apart],
-            [r.second for r in self._apart],
-            [(r.first_nbytes,) for r in self._apart],
-            [(r.second_nbytes,) for r in self._apart],
+        rules = rules_of(requirements, table)
+        rows = np.array([*rules], np.int64).reshape(-1, 7)
+        self._kinds = [
+            (holds, rows[rows[:, 0] == kind, 1:].T.copy(), [each for rule, each in rules.items() if rule[0] == kind])
+            for kind, holds in enumerate((_at_most, _multiple, _apart))
         ]
-        pairs = [pair_of(sizes) for part in parts for sizes in part]
-        self._one = table.places(one for one, _ in pairs)
-        self._other = table.places(other for _, other in pairs)
-        ends = [*accumulate(map(len, parts), initial=0)]
-        self._parts = [slice(*part) for part in pairwise(ends)]
 
     def problem(self, values: np.ndarray) -> Problem | None:
         """Return the message of a requirement that these values of the table violate; None if all hold."""
-        sums = values[self._one] + values[self._other]
-        left, right, divided, first, second, first_nbytes, second_nbytes = [sums[part] for part in self._parts]
-        broken = left > right
-        if broken.any():
-            return self._most[int(broken.argmax())].problem
-        broken = divided % self._divisors != 0
-        if broken.any():
-            return self._multiples[int(broken.argmax())].problem
-        if not self._apart:
-            return None
-        broken = (first < second + second_nbytes) & (second < first + first_nbytes)
-        broken &= (first_nbytes > 0) & (second_nbytes > 0)
-        return self._apart[int(broken.argmax())].problem if broken.any() else None
+        for holds, places, requirements in self._kinds:
+            if requirements and not (fine := holds(values, places)).all():
+                return requirements[int(fine.argmin())].problem
+        return None
+
+
+def _at_most(values: np.ndarray, places: np.ndarray) -> np.ndarray:
+    one, two, three, four = values[places[:4]]
+    return one + two <= three + four
+
+
+def _multiple(values: np.ndarray, places: np.ndarray) -> np.ndarray:
+    return (values[places[0]] + values[places[1]]) % places[2] == 0
+
+
+def _apart(values: np.ndarray, places: np.ndarray) -> np.ndarray:
+    one, two, three, four, nbytes, others = values[places]
+    first, second = one + two, three + four
+    return (first >= second + others) | (second >= first + nbytes) | (nbytes <= 0) | (others <= 0)
 
 
 def required_sizes(requirements: Sequence[Requirement]) -> Iterator[Size | Sum]:
@@ -62,31 +73,16 @@ def required_sizes(requirements: Sequence[Requirement]) -> Iterator[Size | Sum]:
     for required in requirements:
         match required:
             case AtMost(left, right):
-                yield from (*pair_of(left), *pair_of(right))
+                yield from (*_pair_of(left), *_pair_of(right))
             case Multiple(sizes):
-                yield from pair_of(sizes)
+                yield from _pair_of(sizes)
             case Apart(first, first_nbytes, second, second_nbytes):
-                yield from (*pair_of(first), first_nbytes, *pair_of(second), second_nbytes)
+                yield from (*_pair_of(first), first_nbytes, *_pair_of(second), second_nbytes)
 
 
-def pair_of(sizes: Sum) -> tuple[Size | Sum, Size | Sum]:
+def _pair_of(sizes: Sum) -> tuple[Size | Sum, Size | Sum]:
     """Return two sizes with the same sum."""
     if len(sizes) > 2:
         return sizes, 0
     one, other = (*sizes, 0)[:2]
     return one, other
-
-
-def _distinct(requirements: Sequence[R]) -> list[R]:
-    """Return one requirement of each set of equal ones; its message holds for the others, too."""
-    return list({_key(required): required for required in reversed(requirements)}.values())[::-1]
-
-
-def _key(required: Requirement) -> object:
-    match required:
-        case AtMost(left, right):
-            return left, right
-        case Multiple(sizes, divisor):
-            return sizes, divisor
-        case Apart(first, first_nbytes, second, second_nbytes):
-            return first, first_nbytes, second, second_nbytes

@@ -35,50 +35,28 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class Recipe:
     """The arguments of `load`, so that pickle and copy can load a model again: threads and a GPU's memory cannot be
-    copied. `source` and `weights` are paths. `digest`: of the manifest at the time.
+    copied. Files are absolute paths. `digest`: of the manifest at the time.
 
     `multiprocessors`: a copy gets as many of its own, also of a model on a partition.
     """
 
-    source: str
-    device: str | EmulatorOptions
-    num_threads: int | None
-    weights: str | None
-    verify: bool
-    sync: bool
-    donate: tuple[str, ...]
-    multiprocessors: int | None
+    arguments: Mapping[str, Any]
     digest: str
 
     @staticmethod
     def of(
-        artifact: Artifact,
-        source: Any,
-        device: str | EmulatorOptions,
-        num_threads: int | None,
-        weights: Any,
-        verify: bool,
-        sync: bool,
-        donate: tuple[str, ...],
-        multiprocessors: int | Partition | None,
+        artifact: Artifact, source: Any, weights: Any, multiprocessors: int | Partition | None, **others: Any
     ) -> Recipe | None:
         """Return the recipe; None for what was not loaded from files."""
         if isinstance(source, bytes | bytearray | memoryview) or isinstance(weights, Mapping):
             return None
-        beside = None if weights is None else os.path.abspath(weights)
-        place, digest = os.path.abspath(source), manifest_digest(artifact)
-        asked = multiprocessors
-        count = asked if asked is None or isinstance(asked, int) else asked.multiprocessors
-        return Recipe(place, device, num_threads, beside, verify, sync, donate, count, digest)
+        others["source"], others["weights"] = (path and os.path.abspath(path) for path in (source, weights))
+        others["multiprocessors"] = getattr(multiprocessors, "multiprocessors", multiprocessors)
+        return Recipe(others, manifest_digest(artifact))
 
 
 def manifest_digest(artifact: Artifact) -> str:
     return hashlib.sha256(artifact.member(MANIFEST)).hexdigest()
-
-
-if TYPE_CHECKING:
-    from .cuda.partition import Partition
-    from .emulator import EmulatorOptions
 
 
 class LaunchTime(NamedTuple):
@@ -138,8 +116,9 @@ def load(
     artifact = read_artifact(source, verify=verify)
     module = _module(artifact if sync else artifact.plain(), name, threads, weights, verify, donate)
     module._recipe = Recipe.of(
-        artifact, source, device, num_threads, weights, verify, sync, tuple(donate), multiprocessors
-    )
+        artifact, source, weights, multiprocessors, device=device, num_threads=num_threads, verify=verify, sync=sync,
+        donate=tuple(donate),
+    )  # fmt: skip
     return module
 
 
@@ -352,15 +331,12 @@ class Module:
 
 def load_again(recipe: Recipe) -> Module:
     """Load a model again. Raises the errors of `load`, and `ArtifactIntegrityError` when the file has changed since."""
-    module = load(
-        recipe.source, recipe.device, recipe.num_threads, recipe.weights, recipe.verify, recipe.sync, recipe.donate,
-        recipe.multiprocessors,
-    )  # fmt: skip
+    module = load(**recipe.arguments)
     if manifest_digest(module.artifact) == recipe.digest:
         return module
     module.close()
     raise ArtifactIntegrityError(
         "this is another artifact than the pickled or copied model was loaded from",
-        file=recipe.source,
+        file=recipe.arguments["source"],
         remedy="load it anew with tilestitch.runtime.load",
     )

@@ -10,8 +10,6 @@ import numpy as np
 from .requirements import Sum, parsed
 from .sizes import MAX_SIZE, MIN_SIZE, Expression, Name, Number, Operation, Size, SizeError, evaluate
 
-__all__ = ["SizeTable"]
-
 _FUNCTIONS: dict[str, Callable[[int, int], int]] = {
     "+": operator.add, "-": operator.sub, "*": operator.mul, "//": operator.floordiv, "%": operator.mod, "max": max,
     "min": min,

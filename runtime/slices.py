@@ -9,8 +9,6 @@ from .errors import ArtifactSchemaError
 from .jsonfields import Fields, integer, size
 from .sizes import Size
 
-__all__ = ["Slices"]
-
 
 @dataclass(frozen=True)
 class Slices:

@@ -12,8 +12,6 @@ from .requirements import is_expression, parsed
 from .sizes import Expression, Name, Number, Operation, SizeError, evaluate, names
 from .types import TensorType
 
-__all__ = ["Solver"]
-
 
 class _Equation(NamedTuple):
     """Equation: dimension `axis` of input `position` is `coefficient` times the symbol plus `others`."""

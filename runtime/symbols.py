@@ -9,8 +9,6 @@ from .errors import ArtifactSchemaError
 from .jsonfields import Fields
 from .sizes import Size, is_symbol_name, parse
 
-__all__ = ["NO_LIMIT", "RELATIONS", "SizeCheck", "Symbol", "size_reference"]
-
 NO_LIMIT = 2**31 - 1
 """The largest value of a symbol without a given limit."""
 

@@ -13,8 +13,6 @@ from typing import Any
 from .errors import ArtifactSchemaError
 from .jsonfields import Fields
 
-__all__ = ["ITEM_BYTES", "L2_PROMOTIONS", "OOB_FILLS", "SWIZZLES", "TensorMap"]
-
 ITEM_BYTES = {
     "uint8": 1, "uint16": 2, "uint32": 4, "int32": 4, "uint64": 8, "int64": 8,
     "float16": 2, "float32": 4, "float64": 8, "bfloat16": 2,

@@ -37,11 +37,15 @@ def open_backend(artifact: Artifact, loaded: Loaded, ordinal: int, num_threads: 
     if CPU_LIBRARY in artifact.member_names:
         from .features import check_cpu
         from .library import Library
+        from .resizing import native_sizes
 
         check_cpu(artifact.manifest.target, artifact.name)
         library = Library(artifact.member(CPU_LIBRARY), artifact.name)
         for symbol in sorted(loaded.symbols(NativeStep)):
             library.address(symbol)
+        for sizing in map(loaded.sizing, artifact.programs):
+            if sizing and library.resize:
+                sizing.native = native_sizes(sizing, library.resize)
     elif loaded.symbols(NativeStep):
         artifact.member(CPU_LIBRARY)  # raises that it is missing
     return CpuBackend(loaded, library, num_threads)

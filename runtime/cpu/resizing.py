@@ -4,20 +4,21 @@ required of them, and which words of launches change with them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import ctypes
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from threading import Lock
 from typing import Any
 
 import numpy as np
 
 from tilestitch.runtime.buffers import address_of
-from tilestitch.runtime.required import pair_of
-from tilestitch.runtime.requirements import Apart, AtMost, Multiple, Requirement, Sum
+from tilestitch.runtime.required import AT_MOST, rules_of
 from tilestitch.runtime.size_table import SizeTable
 from tilestitch.runtime.sizes import Size
 from tilestitch.runtime.sizing import Sizing
 
-_AT_MOST, _MULTIPLE, _APART, _EQUAL, _ROOM = range(5)
+_EQUAL, _ROOM = 3, 4  # after the kinds of requirements
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,8 @@ class Resizing:
 
     def __init__(self, sizing: Sizing, sources: Mapping[str, Word], extra: Sequence[Size], failed: np.ndarray) -> None:
         symbols = sizing.program.symbols
-        self.table = table = SizeTable([symbol.name for symbol in symbols], [*sizing.sizes, *extra])
+        names = [symbol.name for symbol in symbols]
+        self.table = table = SizeTable(names, [*sizing.sizes, *extra]) if extra else sizing.table
         self._operations = np.array(table.operations, np.int64).reshape(-1, 3)
         count = len(table.numbers)
         self.values = np.zeros(count + len(symbols) + len(self._operations), np.int64)
@@ -54,7 +56,7 @@ class Resizing:
         self._words = [sources[symbol.name] for symbol in symbols]  # keeps their arrays
         rows = [(word.address, symbol.low, symbol.high) for word, symbol in zip(self._words, symbols)]
         self._symbols = np.array(rows, np.int64).reshape(-1, 3)
-        self._rules = [*_rules_of(sizing.requirements, table), *self._checks(sizing)]
+        self._rules = [*rules_of(sizing.requirements, table), *self._checks(sizing)]
         self._tasks: list[tuple[int, int, int, int]] = []
         self._patches: list[tuple[int, int, int, int]] = []
         self.rooms: dict[Any, tuple[int, int]] = {}
@@ -73,7 +75,7 @@ class Resizing:
     def at_most(self, one: Size, other: Size) -> None:
         """Require a size to be at most another."""
         zero = self.table.place(0)
-        self._rules.append((_AT_MOST, self.table.place(one), zero, self.table.place(other), zero, 0, 0))
+        self._rules.append((AT_MOST, self.table.place(one), zero, self.table.place(other), zero, 0, 0))
 
     def room(self, key: Any, size: Size, most: int) -> None:
         """Require a size to be at most a number."""
@@ -112,23 +114,32 @@ class Resizing:
         found: list[tuple[int, ...]] = []
         for check in sizing.program.checks:
             left, right = place(check.left), place(check.right)
-            found.append((_AT_MOST, left, zero, right, zero, 0, 0))
+            found.append((AT_MOST, left, zero, right, zero, 0, 0))
             if check.relation == "==":
-                found.append((_AT_MOST, right, zero, left, zero, 0, 0))
+                found.append((AT_MOST, right, zero, left, zero, 0, 0))
         return found
 
 
-def _rules_of(requirements: Sequence[Requirement], table: SizeTable) -> list[tuple[int, ...]]:
-    def sums(*each: Sum) -> tuple[int, ...]:
-        return tuple(table.place(size) for sizes in each for size in pair_of(sizes))
+def native_sizes(sizing: Sizing, resize: int) -> Callable[[Sequence[int]], np.ndarray | None]:
+    """Return what computes a program's table by `ts_resize`, which is at an address. It returns None where something
+    required does not hold, and to a thread while another one is there.
+    """
+    lock, failed, given = Lock(), np.zeros(1, np.int32), np.zeros(len(sizing.program.symbols), np.int64)
+    words = {symbol.name: Word(given, place) for place, symbol in enumerate(sizing.program.symbols)}
+    resizing = Resizing(sizing, words, (), failed)
+    args = np.array([0, resizing.finish()], np.int64)
+    run = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p)(resize)
 
-    rules: list[tuple[int, ...]] = []
-    for required in requirements:
-        match required:
-            case AtMost(left, right):
-                rules.append((_AT_MOST, *sums(left, right), 0, 0))
-            case Multiple(sizes, divisor):
-                rules.append((_MULTIPLE, *sums(sizes), divisor, 0, 0, 0))
-            case Apart(first, first_nbytes, second, second_nbytes):
-                rules.append((_APART, *sums(first, second, (first_nbytes, second_nbytes))))
-    return list(dict.fromkeys(rules))
+    def values(symbols: Sequence[int]) -> np.ndarray | None:
+        if not lock.acquire(blocking=False):
+            return None
+        try:
+            given[:] = symbols
+            run(address_of(args), 0, None)
+            found = None if failed[0] else resizing.values.copy()
+            failed[0] = 0
+            return found
+        finally:
+            lock.release()
+
+    return values

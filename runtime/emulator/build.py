@@ -20,8 +20,6 @@ from .errors import EmulatorBuildError, EmulatorUnsupportedError, NoCompilerErro
 from .options import EmulatorOptions
 from .translate import translation_unit
 
-__all__ = ["build_device", "build_kernels", "locate", "locate_all"]
-
 _FOLDER = Path(__file__).parent
 _INCLUDE = _FOLDER / "include"
 _COMMON = ("-std=c++17", "-fPIC", "-fvisibility=hidden", "-fno-strict-aliasing", "-fwrapv")

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from tilestitch.runtime.errors import DeviceError, ExecutionError, UnsupportedError
 
-__all__ = ["EmulatorBuildError", "EmulatorUnsupportedError", "KernelFaultError", "NoCompilerError"]
-
 
 class EmulatorBuildError(DeviceError):
     """The host's C++ compiler is missing, or refused a kernel."""

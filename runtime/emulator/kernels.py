@@ -22,8 +22,6 @@ from .errors import EmulatorBuildError, KernelFaultError
 from .options import ORDERS, EmulatorOptions, Multiprocessors
 from .traffic import RequestRecord, Requests, requests_of, traffic_of, traffic_records
 
-__all__ = ["Argument", "Dim3", "KernelLaunch", "Kernels", "Ran", "TensorArgument"]
-
 Dim3 = tuple[int, int, int]
 KernelEdge = tuple[int, int] | tuple[int, int, str]
 

@@ -8,8 +8,6 @@ from pathlib import Path
 
 from .traffic import Requests, Traffic
 
-__all__ = ["ORDERS", "EmulatorOptions", "Multiprocessors"]
-
 ORDERS = ("in_order", "reversed", "random", "adversarial")
 
 

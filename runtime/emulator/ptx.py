@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from .errors import EmulatorUnsupportedError
 from .ptx_families import family_call
 
-__all__ = ["translate_asm"]
-
 _ASM = re.compile(r"\b(?:asm|__asm__)\s*(?:volatile|__volatile__)?\s*\(")
 _STRING = re.compile(r'"(?:[^"\\]|\\.)*"')
 _OPERAND = re.compile(r'\s*(?:\[(\w+)\])?\s*"([^"]*)"\s*\((.*)\)\s*$', re.DOTALL)

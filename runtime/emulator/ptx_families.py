@@ -10,8 +10,6 @@ from collections.abc import Callable, Sequence
 
 from .errors import EmulatorUnsupportedError
 
-__all__ = ["family_call"]
-
 Operands = Sequence[str]
 """The operands of an instruction as C++; those in braces are a list in braces, addresses are in `emu_pointer(…)`."""
 

@@ -6,8 +6,6 @@ import ctypes
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-__all__ = ["RequestRecord", "Requests", "Traffic", "requests_of", "traffic_of", "traffic_records"]
-
 
 @dataclass(frozen=True)
 class Traffic:

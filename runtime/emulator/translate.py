@@ -8,8 +8,6 @@ from collections.abc import Mapping
 from .errors import EmulatorUnsupportedError
 from .ptx import translate_asm
 
-__all__ = ["translate", "translation_unit"]
-
 _ATTRIBUTES = r"(?:(?:alignas|__align__)\s*\((?P<align>[^()]*)\)\s*)?"
 _STATIC = re.compile(
     r"(?:static\s+)?__shared__\s+"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import cache
 from typing import Any
 
@@ -16,6 +18,7 @@ from tilestitch.runtime import Module, caches, load
 from tilestitch.runtime.caches import Caches
 from tilestitch.runtime.errors import InputError
 from tilestitch.runtime.feeds import MOST_SHAPES
+from tilestitch.runtime.sizes import SizeError
 
 MODEL = """<ir_version: 10, opset_import: ["" : 20]>
     g (float[b,2,p,4] past_k, float[b,2,p,4] past_v, float[b,2,s,4] x)
@@ -259,3 +262,42 @@ def test_small_caches_of_programs_that_one_native_call_runs(rest: str) -> None:
             np.testing.assert_array_equal(found["k"], wanted)
             read = -wanted if rest == "If" else np.argwhere(wanted)
             np.testing.assert_array_equal(found["y"], read)
+
+
+def test_native_code_and_python_find_the_same_sizes_and_faults() -> None:
+    """`ts_resize` computes all sizes; what does not hold is left to Python, whose error says what."""
+    with loaded() as module:
+        found = Counter[bool]()
+        for sizing in module._reader._sizings:
+            assert sizing is not None and sizing.native is not None
+            for number in range(200):
+                symbols = [int(n) for n in np.random.default_rng(number).integers(1, 1 << (number % 40 + 1), 9)]
+                known = tuple(symbols[: len(sizing.program.symbols)])
+                given, native = dict(zip([s.name for s in sizing.program.symbols], known)), sizing.native(known)
+                found[native is None] += 1
+                if native is not None:
+                    np.testing.assert_array_equal(native, sizing.table.values(known))
+                    assert sizing._required.problem(native) is None
+                elif all(s.low <= given[s.name] <= s.high for s in sizing.program.symbols):
+                    with suppress(SizeError):
+                        values = sizing.table.values(known)
+                        held = [holds(values[left], values[right]) for left, holds, right, _ in sizing._checks]
+                        assert not all(held) or sizing._required.problem(values) is not None
+        assert min(found[True], found[False]) > 20
+
+
+def test_sizes_are_found_by_several_threads_at_once() -> None:
+    with loaded() as module:
+
+        def decoded(batch: int) -> bool:
+            given, x = (
+                {name: np.zeros((batch, 2, 0, 4), np.float32) for name in PASTS},
+                np.ones((batch, 2, 1, 4), np.float32),
+            )
+            for _ in range(60):
+                found = module.run({"x": batch * x, **given})
+                given = {name: found[output] for name, output in PASTS.items()}
+            return all(bool((array == batch).all()) and array.shape == (batch, 2, 60, 4) for array in given.values())
+
+        with ThreadPoolExecutor(6) as pool:
+            assert all(pool.map(decoded, range(1, 7)))
