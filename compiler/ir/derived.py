@@ -36,6 +36,3 @@ def _forget(key: Hashable, gone: weakref.ref[Array]) -> None:
     known = _MADE.get(key)
     if known is not None and known[1] is gone:
         del _MADE[key]
-
-
-__all__ = ["made_once"]

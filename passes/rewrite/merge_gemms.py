@@ -186,6 +186,3 @@ def _range(graph: Graph, whole: Value, start: int, width: int, old: Value, befor
         "slice", whole, origins=old.producer.origins, insert_before=before,
         starts=(*(0,) * (rank - 1), start), steps=(1,) * rank, sizes=(*whole.shape[:-1], width),
     )  # fmt: skip
-
-
-__all__ = ["MergeGemms"]

@@ -94,7 +94,7 @@ def compile_kernels(
     for architecture in wanted:
         name = cubin_member if architecture.startswith("sm_") else ptx_member
         for number, symbol in enumerate(sources):
-            members[name(architecture, number)] = built[symbol, architecture]
+            members[name(architecture, number)] = built[symbol, _compiled_for(architecture, owners[symbol])]
     return CudaKernels(members, tuple(symbols), sources)
 
 
@@ -148,12 +148,13 @@ def _compile_all(
     progress: Progress,
 ) -> dict[tuple[str, str], bytes]:
     compiler = _compiler_name(options)
-    keys = {(s, a): key_of(text, a, compiler) for s, text in sources.items() for a in architectures}
+    pairs = [(s, _compiled_for(a, launch)) for a in architectures for s, launch in owners.items()]
+    keys = {(s, a): key_of(sources[s], a, compiler) for s, a in pairs}
     built = {pair: data for pair, key in keys.items() if (data := options.cache.read(key)) is not None}
     missing = [pair for pair in keys if pair not in built]
     known = len(built)
     with tempfile.TemporaryDirectory(prefix="tilestitch-") as folder:
-        jobs = [nvrtc.Job(sources[s], a, Path(folder) / f"{s}.{a}") for s, a in missing]
+        jobs = [nvrtc.Job(sources[s], a, *(Path(folder) / f"{s}.{n}" for n in (a, _virtual(a)))) for s, a in missing]
         run = nvrtc.compile_jobs if options.nvcc is None else _nvcc_jobs(options.nvcc)
         logs = run(jobs, options.processes, lambda done: progress("compile CUDA", known + done, len(keys)))
         for (symbol, architecture), job, log in zip(missing, jobs, logs, strict=True):
@@ -164,6 +165,17 @@ def _compile_all(
             built[symbol, architecture] = job.output.read_bytes()
             options.cache.write(keys[symbol, architecture], built[symbol, architecture])
     return built
+
+
+def _compiled_for(architecture: str, launch: CudaLaunch) -> str:
+    """Return the architecture that a kernel is compiled for: a portable one uses nothing that only sm_90a has, and that
+    of sm_90 has the PTX for newer GPUs, too. (The suffixes of later architectures change what CUDA's headers do.)
+    """
+    return "sm_90" if architecture == "sm_90a" and launch.portable else architecture
+
+
+def _virtual(architecture: str) -> str:
+    return architecture.replace("sm_", "compute_")
 
 
 def _compiler_name(options: BuildOptions) -> str:

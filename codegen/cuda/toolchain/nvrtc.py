@@ -1,7 +1,7 @@
 """CUDA text to machine code by NVRTC, in separate processes: NVRTC compiles one program at a time per process.
 
-Run as a module it is such a process: it reads one JSON object a line, `{"source", "architecture", "output"}`, writes
-the cubin or PTX to `output` and answers with one line, `{"error": null or the log}`.
+Run as a module it is such a process: it reads one JSON object a line, the fields of a `Job`, compiles it and answers
+with one line, `{"error": null or the log}`.
 """
 
 from __future__ import annotations
@@ -71,18 +71,22 @@ def _bindings() -> Any:
     return nvrtc
 
 
-def compile_text(source: str, architecture: str) -> bytes:
+def compile_text(source: str, architecture: str, ptx: str | None = None) -> bytes:
     """Return the cubin for `sm_90a`, without spills and registers that cost a block if possible, or the PTX for
-    `compute_90`.
+    `compute_90`. `ptx`: path to which the PTX of a cubin is written, too.
 
     Raises NvrtcError with the compiler's log.
     """
     if not architecture.startswith("sm_"):
         return _compiled(source, architecture, ())
-    return cubin_of(source, architecture, lambda text, options: _compiled(text, architecture, options))
+
+    def compiled(text: str, options: tuple[str, ...]) -> bytes:
+        return _compiled(text, architecture, options, None if options or text != source else ptx)
+
+    return cubin_of(source, architecture, compiled)
 
 
-def _compiled(source: str, architecture: str, options: tuple[str, ...]) -> bytes:
+def _compiled(source: str, architecture: str, options: tuple[str, ...], ptx: str | None = None) -> bytes:
     nvrtc = _bindings()
     _, program = nvrtc.nvrtcCreateProgram(source.encode(), b"kernel.cu", 0, [], [])
     include = include_folder()
@@ -93,9 +97,11 @@ def _compiled(source: str, architecture: str, options: tuple[str, ...]) -> bytes
             raise NvrtcError(
                 _text(nvrtc.nvrtcGetProgramLogSize, nvrtc.nvrtcGetProgramLog, program).decode().strip("\0")
             )
-        if architecture.startswith("sm_"):
-            return _text(nvrtc.nvrtcGetCUBINSize, nvrtc.nvrtcGetCUBIN, program)
-        return _text(nvrtc.nvrtcGetPTXSize, nvrtc.nvrtcGetPTX, program).rstrip(b"\0")
+        text = _text(nvrtc.nvrtcGetPTXSize, nvrtc.nvrtcGetPTX, program).rstrip(b"\0")
+        if ptx:
+            Path(ptx).write_bytes(text)
+        is_cubin = architecture.startswith("sm_")
+        return _text(nvrtc.nvrtcGetCUBINSize, nvrtc.nvrtcGetCUBIN, program) if is_cubin else text
     finally:
         nvrtc.nvrtcDestroyProgram(program)
 
@@ -109,11 +115,12 @@ def _text(size: Callable[[Any], Any], get: Callable[[Any, bytes], Any], program:
 
 @dataclass(frozen=True)
 class Job:
-    """One text to compile for one architecture into a file."""
+    """One text to compile for one architecture into a file. If that exists, an earlier job wrote it as its `ptx`."""
 
     source: str
     architecture: str
     output: Path
+    ptx: Path | None = None
 
 
 class _Worker:
@@ -131,7 +138,7 @@ class _Worker:
     def compile(self, job: Job) -> str | None:
         """Return the error log, None if there was none."""
         assert self.process.stdin is not None and self.process.stdout is not None
-        request = {"source": job.source, "architecture": job.architecture, "output": str(job.output)}
+        request = {k: str(v) for k, v in vars(job).items() if v}
         try:
             self.process.stdin.write(json.dumps(request) + "\n")
             self.process.stdin.flush()
@@ -183,9 +190,11 @@ def serve(requests: IO[str] | None = None) -> None:
     """Answer requests, one a line, until there are no more."""
     for line in requests or sys.stdin:
         request = json.loads(line)
+        output = Path(request.pop("output"))
         error = None
         try:
-            Path(request["output"]).write_bytes(compile_text(request["source"], request["architecture"]))
+            if not output.exists():
+                output.write_bytes(compile_text(**request))
         except (NvrtcError, NvrtcMissingError, CodegenError, OSError) as problem:
             error = str(problem)
         sys.stdout.write(json.dumps({"error": error}) + "\n")

@@ -306,6 +306,3 @@ def _static_tree(value: Value, members: Container[Node]) -> dict[Node, None]:
             return {}
         stack.extend(node.inputs)
     return found
-
-
-__all__ = ["Attention"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import onnx.parser
 import pytest
@@ -135,6 +136,20 @@ def test_each_architecture_gets_machine_code_and_newer_gpus_get_ptx() -> None:
     assert set(kernels.members) == {"kernels/sm_80/0.cubin", "kernels/sm_90a/0.cubin", "kernels/compute_90/0.ptx"}
     assert kernels.members["kernels/sm_80/0.cubin"][:4] == b"\x7fELF"
     assert f".entry {symbol}".encode() in kernels.members["kernels/compute_90/0.ptx"]
+
+
+def test_a_portable_kernel_is_compiled_once_for_sm_90a_and_newer_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[str, bool]] = []
+    run = builder.nvrtc.compile_jobs
+
+    def jobs_seen(jobs: Any, *options: Any) -> Any:
+        logs = run(jobs, *options)
+        asked.extend((job.architecture, any(job.output == other.ptx for other in jobs)) for job in jobs)
+        return logs
+
+    monkeypatch.setattr(builder.nvrtc, "compile_jobs", jobs_seen)
+    build(softmax((64, 64), 1))
+    assert asked == [("sm_80", False), ("sm_90", False), ("compute_90", True)]
 
 
 def test_every_driver_of_cuda_13_takes_the_ptx() -> None:

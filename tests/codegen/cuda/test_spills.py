@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 pytest.importorskip("cuda.bindings.nvrtc")
 
 from tests.codegen.cuda.cuda_harness import build
 from tilestitch.codegen.cuda.toolchain import nvrtc, spills
-from tilestitch.codegen.cuda.toolchain.resources import KernelResources, kernel_resources
+from tilestitch.codegen.cuda.toolchain.resources import KernelResources, kernel_resources, sections
 from tilestitch.codegen.cuda.toolchain.spills import with_another_block, without_spills
 from tilestitch.compiler.ir import Graph, TensorType
 
@@ -49,6 +51,27 @@ def test_ways_are_tried_until_nothing_spills(
 
     assert without_spills(HEAD, compile_) == kept
     assert seen == asked
+
+
+@pytest.mark.parametrize("text", [PLAIN, array(64)], ids=["plain", "spilled"])
+def test_a_cubin_comes_with_the_ptx_of_the_text_as_it_is(text: str, tmp_path: Path) -> None:
+    """What is compiled again for the sake of registers is the cubin alone. A second compilation would write the same,
+    and is left out."""
+    along, alone = tmp_path / "along.ptx", tmp_path / "alone.ptx"
+    compiled = nvrtc.Job(text, "sm_90", tmp_path / "cubin", along)
+    assert nvrtc.compile_jobs([compiled, nvrtc.Job(text, "compute_90", alone)], 1, lambda done: None) == [None, None]
+    assert along.read_bytes() == alone.read_bytes()
+    assert nvrtc.compile_jobs([nvrtc.Job("no C++", "compute_90", along)], 1, lambda done: None) == [None]
+    assert along.read_bytes() == alone.read_bytes()
+
+
+def test_what_a_portable_kernel_is_for_sm_90_it_is_for_sm_90a() -> None:
+    """Its artifact names the cubin as sm_90a's, and the GPU runs it with those that use the features of sm_90a."""
+    codes = [
+        [s.data for s in sections(nvrtc.compile_text(array(64), a)) if s.name.startswith(".text")]
+        for a in ("sm_90", "sm_90a")
+    ]
+    assert codes[0] == codes[1] != []
 
 
 def test_a_number_of_blocks_that_is_asked_for_stays() -> None:
