@@ -149,5 +149,5 @@ def explained(
         specialisations.append(Specialisation(graph, plan, {**explanation, "precision": precision, **p.remarks}))
     compiled = CompiledModel(contents, tuple(specialisations))
     short = without_plans(compiled.explain(), contents.plan)
-    extra = {**contents.extra, EXPLANATION: json.dumps(short, separators=(",", ":")).encode()}
+    extra = {**contents.extra, EXPLANATION: json.dumps(short, sort_keys=True, separators=(",", ":")).encode()}
     return replace(compiled, contents=replace(contents, extra=extra))

@@ -94,7 +94,7 @@ class Variant:
         given, graph = self.region or {}, self.imported.graph
         asked = symbols_of_values(graph.inputs)  # others are sizes that only a run can tell
         ranges = [(s.name, s.low, s.high) for s in graph.symbols if s in asked]
-        ranges += [(name, *range_) for name, range_ in given.items() if range_[0] == range_[1]]
+        ranges += [(name, *range_) for name, range_ in sorted(given.items()) if range_[0] == range_[1]]
         return [
             {"name": name, "low": low, "high": high, "default": name not in given or name in self.added}
             for name, low, high in ranges

@@ -389,6 +389,15 @@ def _extreme(name: str, a: Integer, b: Integer) -> Integer:
     return Polynomial({(Extreme(name, (first, second)),): 1})
 
 
+def unsimplified(name: str, a: Integer, b: Integer) -> Integer:
+    """Return `a // b`, or the `max` or `min` of both, computed only if both are known."""
+    if name == "//" and bounds_of(b)[0] <= 0:
+        raise UndecidedError(f"{b} > 0")
+    if isinstance(a, int) and isinstance(b, int):
+        return a // b if name == "//" else _extreme(name, a, b)
+    return Polynomial({(Quotient(a, b) if name == "//" else Extreme(name, (a, b)),): 1})
+
+
 def bounds_of(size: Integer) -> tuple[int, int]:
     """Return the bounds of a size."""
     return (size, size) if isinstance(size, int) else size.bounds
@@ -423,9 +432,11 @@ def over(size: Integer, symbols: Mapping[str, Symbol]) -> Integer:
 
 
 def if_any(size: Symbol) -> Polynomial:
-    """Return an expression that is 1, but 0 where a size is 0."""
+    """Return an expression that is 1, but 0 where a size is 0. The order of its operands, which no other has, tells its
+    text from that of a minimum over the symbol's own range.
+    """
     plain = Polynomial({(Symbol(size.name, 0, size.high),): 1})
-    return Polynomial({(Extreme("min", (1, plain)),): 1})
+    return Polynomial({(Extreme("min", (plain, 1)),): 1})
 
 
 def _terms(size: Integer) -> Mapping[Monomial, int]:

@@ -158,27 +158,35 @@ _OPERATORS: Mapping[type[ast.AST], Callable[..., Any]] = {
 }  # fmt: skip
 
 
-def parse_size(text: str, symbols: Mapping[str, Size]) -> Size:
-    """Parse a size over `symbols`, by name. Raises IRError for a malformed one."""
+def parse_size(text: str, symbols: Mapping[str, Size], *, as_written: bool = False) -> Size:
+    """Parse a size over `symbols`, by name. as_written: it was printed, perhaps when the ranges of symbols were others
+    (see `over`), and nothing is to be simplified. Raises IRError for a malformed one.
+    """
     try:
-        return _parsed(ast.parse(text.strip(), mode="eval").body, symbols)
-    except (SyntaxError, KeyError, ValueError, TypeError) as error:
+        return _parsed(ast.parse(text.strip(), mode="eval").body, symbols, as_written)
+    except (SyntaxError, KeyError, ValueError, TypeError, ZeroDivisionError) as error:
         raise IRError(f"{text!r} is no size over {', '.join(symbols) or 'no symbols'} ({error})") from error
 
 
-def _parsed(node: ast.AST, symbols: Mapping[str, Size]) -> Size:
+def _parsed(node: ast.AST, symbols: Mapping[str, Size], as_written: bool) -> Size:
+    def parsed(node: ast.AST) -> Size:
+        return _parsed(node, symbols, as_written)
+
     match node:
         case ast.Constant(value=int(number)):
             return number
         case ast.Name(id=name):
             return symbols[name]
         case ast.UnaryOp(op=ast.USub(), operand=operand):
-            return -_parsed(operand, symbols)
+            return -parsed(operand)
+        case ast.BinOp(left=left, op=ast.FloorDiv(), right=right) if as_written:
+            return _as_int(polynomial.unsimplified("//", parsed(left), parsed(right)))
         case ast.BinOp(left=left, op=op, right=right):
-            return as_size(_OPERATORS[type(op)](_parsed(left, symbols), _parsed(right, symbols)))
+            return as_size(_OPERATORS[type(op)](parsed(left), parsed(right)))
+        case ast.Call(func=ast.Name(id="max" | "min" as name), args=[first, second]) if as_written:
+            return _as_int(polynomial.unsimplified(name, parsed(first), parsed(second)))
         case ast.Call(func=ast.Name(id="max" | "min" as name), args=args):
-            operands: Sequence[Size] = [_parsed(arg, symbols) for arg in args]
-            return largest(*operands) if name == "max" else smallest(*operands)
+            return (largest if name == "max" else smallest)(*map(parsed, args))
     raise ValueError(f"{ast.unparse(node) if isinstance(node, ast.expr) else node} is none of + - * // % max min")
 
 

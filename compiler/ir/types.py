@@ -10,7 +10,7 @@ import numpy as np
 
 from .claims import Claim, allowed, make, may_be_equal
 from .errors import IRError
-from .sizes import Size, as_size, bounds_of, is_open, over, size_of, symbols_of
+from .sizes import Size, as_size, bounds_of, is_open, over, perhaps_empty, size_of, symbols_of
 
 Dim: TypeAlias = "Size | str"
 """A size, which may be an expression over symbols (`sizes`), or a name for a size that only a run can tell."""
@@ -178,7 +178,8 @@ class TensorType:
     @property
     def always_empty(self) -> bool:
         """Whether there are no elements, at any size: nothing is computed or stored."""
-        return bounds_of(self.num_elements)[1] <= 0
+        count = self.num_elements
+        return bounds_of(count)[1] <= 0 and bounds_of(perhaps_empty(count))[1] <= 0
 
     @cached_property
     def nbytes(self) -> Size:

@@ -206,7 +206,7 @@ class _Chooser:
         ends = [*starts[1:], None]
         kept = self._with_memory(size, ends, kept)
         predicted = [
-            Predicted(p.value, tuple(p.sizes.items()), round(row[c], 3), round(row[0], 3))
+            Predicted(p.value, tuple(sorted(p.sizes.items())), round(row[c], 3), round(row[0], 3))
             for p, row, c in zip(points, times_us, chosen, strict=True)
         ]
         cases = tuple(

@@ -42,7 +42,7 @@ class Predicted:
             raise PlanError(f"{where} is not [value, sizes, us, alone_us]; write the plan again")
         if not all(type(us) in (int, float) for us in data[2:]) or not all(type(n) is int for n in data[1].values()):
             raise PlanError(f"{where} has a size or time that is no number; write the plan again")
-        return Predicted(data[0], tuple(data[1].items()), float(data[2]), float(data[3]))
+        return Predicted(data[0], tuple(sorted(data[1].items())), float(data[2]), float(data[3]))
 
 
 @dataclass(frozen=True)

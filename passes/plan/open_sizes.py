@@ -48,7 +48,7 @@ def open_size(data: Any, where: str, minimum: int = 0, *, may_be_empty: bool = F
     sizes |= {prefix + name: if_any(symbol) for name, symbol in known.items() if symbol.or_empty}
     text = _IF_ANY.sub(lambda found: prefix + found[1] if prefix + found[1] in sizes else found[0], data)
     try:
-        return parse_size(text, sizes)
+        return parse_size(text, sizes, as_written=True)
     except IRError as error:
         reason = str(error.__cause__ or error)
         symbols = ", ".join(known) or "none"
@@ -57,8 +57,8 @@ def open_size(data: Any, where: str, minimum: int = 0, *, may_be_empty: bool = F
         ) from None
 
 
-_IF_ANY = re.compile(r"\bmin\(1, (\w+)\)")
-"""The form of `if_any`: 1 unless a symbol is 0. Within the symbol's own range it simplifies to 1."""
+_IF_ANY = re.compile(r"\bmin\((\w+), 1\)")
+"""The form of `if_any`: 1 unless a symbol is 0, whatever its range."""
 
 
 def with_texts(data: Any) -> Any:

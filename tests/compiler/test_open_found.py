@@ -308,6 +308,23 @@ def test_nothing_is_found_in_a_slice_of_nothing(operator: str, target: str) -> N
             np.testing.assert_array_equal(module.run(feeds)["y"], reference(feeds)[0])
 
 
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("rows", ["1", "2", "m"])
+def test_a_slice_that_has_rows_only_where_another_has_none(rows: str, target: str) -> None:
+    """With at most one row, the size `m - min(n, m)` is 0 unless n is, which proofs ignore."""
+    model = parser.parse_model(f"""{HEAD}(float[n, 3] x, float[{rows}, 3] w, int64[1] i, int64[1] j) => (float[k, 3] y)
+        <int64[1] zero = {{0}}, int64[1] end = {{9999}}, int64[1] one = {{1}}>
+        {{ a = Slice(x, i, end, zero)  b = Slice(w, j, end, zero)  s = Shape(a)  r = Slice(s, zero, one)
+           c = Slice(b, r, end, zero)  y = Exp(c) }}""")
+    reference = rivals.onnxruntime(model, 1)
+    with load(compile_model(model, target).to_bytes(), target, num_threads=1) as module:
+        for n, m, i, j in product((0, 1, 2), (0, 1, 2, 3) if rows == "m" else (int(rows),), (0, 1, 9), (0, 1, -1)):
+            random = np.random.default_rng(n)
+            feeds = {"x": random.random((n, 3), np.float32), "w": random.random((m, 3), np.float32)}
+            feeds |= {"i": np.array([i]), "j": np.array([j])}
+            np.testing.assert_allclose(module.run(feeds)["y"], reference(feeds)[0], rtol=1e-6)
+
+
 @pytest.mark.parametrize(("text", "wanted"), [
     ("c = Concat<axis=0>(g, w)  n = Neg(c)  y = Slice(n, zero, one, zero)", lambda g: -np.concatenate([g, W])[:1]),
     ("c = Concat<axis=0>(g, w)  y = Slice(c, zero, one, zero)", lambda g: np.concatenate([g, W])[:1]),

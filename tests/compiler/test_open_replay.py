@@ -21,6 +21,7 @@ from tilestitch.compiler import compile_model
 from tilestitch.compiler.cli import rivals
 from tilestitch.compiler.cli.main import main
 from tilestitch.compiler.errors import OptionError
+from tilestitch.compiler.plan_files import read_plans
 from tilestitch.passes import StitchPlan
 from tilestitch.passes.errors import PlanError, PlanMismatchError
 from tilestitch.runtime import load
@@ -42,6 +43,13 @@ MODELS_TO_REPLAY = {
     "int64[1] one = {1}> { late = Slice(x, two, end)  y = ReduceSum<keepdims=0>(late, one) }",
     "steps of a recurrence": "(float[s, b, 4] x, float[1, 16, 4] w, float[1, 16, 4] r) => (float[s, 1, b, 4] y)\n"
     "{ y = LSTM<hidden_size=4>(x, w, r) }",
+    "as many rows as another slice has": "(float[n, 3] x, float[m, 3] w, int64[1] i) => (float[b, 3] y,\n"
+    "float[c, 3] z) <int64[1] zero = {0}, int64[1] one = {1}, int64[1] end = {9999}>\n"
+    "{ a = Slice(x, i, end, zero)  b = Slice(w, i, end, zero)  s = Shape(b)  r = Slice(s, zero, one)\n"
+    "c = Slice(a, zero, r, zero)  sc = Shape(c)  rc = Slice(sc, zero, one)  d = Slice(b, rc, end, zero)\n"
+    "e = ReduceSum<keepdims=1>(d, zero)  y = Add(c, e)  z = Exp(d) }",
+    "the first row, if any": "(float[n, 3] x, bool[n] q) => (float[a, 3] y) <int64[1] zero = {0}, int64[1] one = {1}>\n"
+    "{ c = Compress<axis=0>(x, q)  r = Slice(c, zero, one, zero)  y = Exp(r) }",
     "found sizes": MODELS_BY_NAME["joined_with_all"],
     "a loop": CONTROL["a_loop_that_finds"],
     "sizes that not all kernels can have": "(float[a] x) => (float[3, c] y) <int64[2] s = {3, -1}>\n"
@@ -65,10 +73,11 @@ def model(text: str) -> ModelProto:
 def test_a_replayed_plan_gives_the_same_bytes(name: str, target: str, tmp_path: Path) -> None:
     proto = model(MODELS_TO_REPLAY[name])
     compiled = compile_model(proto, target, num_threads=2)
-    path = tmp_path / "plan.json"
-    path.write_text(json.dumps(compiled.contents.plan))
-    assert [StitchPlan.from_json(data) for data in json.loads(path.read_text())] == list(compiled.plans)
-    assert compile_model(proto, target, num_threads=2, plan=path).to_bytes() == compiled.to_bytes()
+    path, text = compiled.save(tmp_path / "model.tsm"), tmp_path / "plan.json"
+    text.write_text(json.dumps(compiled.contents.plan))
+    for plan in (path, text):
+        assert read_plans(plan) == list(compiled.plans)
+        assert compile_model(proto, target, num_threads=2, plan=plan).to_bytes() == compiled.to_bytes()
 
 
 @pytest.mark.parametrize("target", TARGETS)

@@ -16,8 +16,10 @@ from tilestitch.compiler.ir.sizes import (
     at,
     bounds_of,
     ceil_div,
+    if_any,
     is_open,
     largest,
+    over,
     parse_size,
     size_of,
     smallest,
@@ -69,6 +71,25 @@ def test_an_expression_has_the_value_of_its_arithmetic(tree: Any, values: dict[s
 def test_its_text_reads_back(tree: Any) -> None:
     size = _made(tree, NAMES)
     assert parse_size(str(size), NAMES) == size
+
+
+NARROW = {n: Symbol(n, low, high, or_empty=True) for n, low, high in (("b", 1, 1), ("s", 1, 9), ("p", 50, 60))}
+
+
+@given(_trees())
+@example(("-", "s", ("min", "b", "s")))
+@example(("//", ("max", "b", "p"), 3))
+def test_its_text_reads_back_over_ranges_that_were_narrowed_later(tree: Any) -> None:
+    """These would simplify it, which a reader of what was printed must not do."""
+    size = _made(tree, NAMES)
+    narrowed = over(size, NARROW) if is_open(size) else size
+    names = {name: size_of(symbol) for name, symbol in NARROW.items()}
+    assert parse_size(str(narrowed), names, as_written=True) == narrowed
+
+
+def test_whether_there_is_any_is_told_from_a_minimum() -> None:
+    n = Symbol("n", 1, 9, or_empty=True)
+    assert str(if_any(n)) != str(smallest(size_of(Symbol("n", 0, 9)), 1))
 
 
 @given(_trees(), _trees(), VALUES)
@@ -200,6 +221,13 @@ def test_symbols_are_replaced_by_sizes() -> None:
     assert symbols_of([B * S, 4, P + 1]) == set(SYMBOLS.values())
     with pytest.raises(IRError, match="symbols s have none"):
         typical(B * S, {"b": 1})
+
+
+@pytest.mark.parametrize("text", ["s // 0", "4 // 0", "s // p", "s // (b - 2)"])
+@pytest.mark.parametrize("as_written", [True, False])
+def test_a_quotient_whose_divisor_may_be_0_is_refused(text: str, as_written: bool) -> None:
+    with pytest.raises(IRError, match="is no size|> 0"):
+        parse_size(text, NAMES, as_written=as_written)
 
 
 @pytest.mark.parametrize("text", ["", "s +", "t", "s / 2", "s ** 2", "abs(s)", "s.real", "1.5", "True and s", "max()"])
