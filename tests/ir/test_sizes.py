@@ -226,7 +226,7 @@ def test_symbols_are_replaced_by_sizes() -> None:
 @pytest.mark.parametrize("text", ["s // 0", "4 // 0", "s // p", "s // (b - 2)"])
 @pytest.mark.parametrize("as_written", [True, False])
 def test_a_quotient_whose_divisor_may_be_0_is_refused(text: str, as_written: bool) -> None:
-    with pytest.raises(IRError, match="is no size|> 0"):
+    with pytest.raises(IRError, match=r"is no size|> 0"):
         parse_size(text, NAMES, as_written=as_written)
 
 
