@@ -5,8 +5,6 @@ FusionStitching (arXiv 2009.10924) sections 4 and 5; grid barriers: AStitch (ASP
 Programming Guide. Figures of machines: `devices.json` and `constants.py`, each with its source.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -3,8 +3,6 @@
 They depend on the machine only, not on shapes or schedules: what it computes, and moves, in the time of a launch.
 """
 
-from __future__ import annotations
-
 from . import constants as c
 from .analytical import AnalyticalModel
 from .devices import Device

@@ -3,8 +3,6 @@
 `benchmarks/device/refit.py` compares these with what was measured. Where no source is named, a figure is a judgement.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from .devices import Device

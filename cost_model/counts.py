@@ -1,7 +1,5 @@
 """Bytes moved and operations performed: counts that do not depend on the machine."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 from tilestitch.compiler.ir import Kind, Node, Value, kind_of, op_spec

@@ -1,7 +1,5 @@
 """A CPU as the latency models see it."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 

@@ -3,8 +3,6 @@
 Figures are vendors' nominal ones, never measurements; `source` documents the origin of each row.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterable, Mapping

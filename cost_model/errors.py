@@ -1,7 +1,5 @@
 """Errors in measured data and in models fitted to them."""
 
-from __future__ import annotations
-
 
 class MeasurementError(ValueError):
     """Invalid file of measurements, devices or a fitted model."""

@@ -1,7 +1,5 @@
 """Kernels as JSON data: lists of their contents, without defaults."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import sys

@@ -1,7 +1,5 @@
 """Fusion of kernel facts: in parallel in one launch, or in sequence with grid barriers or bands."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

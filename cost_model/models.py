@@ -1,7 +1,5 @@
 """The latency models, by name."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

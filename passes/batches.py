@@ -1,7 +1,5 @@
 """Plans of models with a batch of known size: whether the launches process a few of its images at a time."""
 
-from __future__ import annotations
-
 from tilestitch.compiler.ir import Graph, Node
 from tilestitch.compiler.ir.sizes import at, bounds_of
 from tilestitch.compiler.ir.types import is_static_tensor

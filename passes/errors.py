@@ -1,7 +1,5 @@
 """Errors of the passes, the pipeline and the plan."""
 
-from __future__ import annotations
-
 
 class PassError(Exception):
     """Base class of the passes' errors. `exit_code` is what the command line returns for it."""

@@ -1,7 +1,5 @@
 """Explanation of all decisions of a plan as plain data, for `tilestitch explain --json`."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any

@@ -1,7 +1,5 @@
 """Queries on an explanation (of `explain_plan`): what became of a node of the model, and of an edge between two."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from typing import Any

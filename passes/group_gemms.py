@@ -4,8 +4,6 @@ One batched GEMM competes with concurrent launches and with packed ones: each gr
 tiles, order and branches, and the fastest prediction wins.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import ClassVar

@@ -2,8 +2,6 @@
 branches keep every dependence between them.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Running passes in order: contract checks, listeners, bisection, nested graphs, and the default pipelines."""
 
-from __future__ import annotations
-
 import sys
 import time
 from collections.abc import Sequence

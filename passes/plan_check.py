@@ -1,7 +1,5 @@
 """The check that a plan, such as a user-supplied one, fits its graph and machine."""
 
-from __future__ import annotations
-
 from tilestitch.compiler.ir import Graph, Node
 from tilestitch.compiler.ir.errors import UndecidedError
 from tilestitch.passes.fusion.rules.inplace import offsets_of

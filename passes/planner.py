@@ -1,7 +1,5 @@
 """Planning: from a canonical graph to its StitchPlan, and loading of saved plans."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path

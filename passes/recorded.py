@@ -1,7 +1,5 @@
 """Explanations as stored in artifacts: without what the accompanying plan contains, which is restored on reading."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 

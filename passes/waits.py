@@ -1,7 +1,5 @@
 """The waits of a plan's kernels: which steps each waits for, how, and for which values; `sync` in `explain`."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

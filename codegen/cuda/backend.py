@@ -1,7 +1,5 @@
 """CUDA as a target of the assembler: cubins for each architecture, and PTX for newer GPUs."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any

@@ -5,8 +5,6 @@ weights of a GEMM are on their way while the tile waits for its rows. In kernels
 does nothing.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar

@@ -5,8 +5,6 @@ parts are in shared memory, where the plan gives them a place, and otherwise in 
 reads again: blocks never wait for each other.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -3,8 +3,6 @@
 Half floats are computed in float32, as on the CPU.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import numpy as np

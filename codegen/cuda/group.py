@@ -1,7 +1,5 @@
 """From a group of the plan to CUDA launches, by the template of its schedule."""
 
-from __future__ import annotations
-
 from contextlib import nullcontext
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Building blocks of kernels: bound indices, loops unrolled or not, branches, registers."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any

@@ -1,7 +1,5 @@
 """Positions in the kernels of a GPU: their dtype, and conditions on them, of which None is always true."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 from tvm.script.ir_builder import tirx as T

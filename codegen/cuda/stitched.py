@@ -8,8 +8,6 @@ Any kernel with an `abi.Emission` can be a part: its body is emitted again, with
 from those of the launch.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """CUDA targets: the meaning of `cuda:sm_90a`, `cuda:h200`, `cuda:sm_80,sm_90a` or `cuda:h200/32`."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass, replace
 from functools import cached_property

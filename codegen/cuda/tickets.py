@@ -15,8 +15,6 @@ Before a tile, the threads of its block poll a semaphore each until all posts ha
 barrier of the block. After a tile, a barrier of the block, and one thread's release.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate

@@ -10,8 +10,6 @@ then. It then waits until the preceding launches have ended (`griddepcontrol.wai
 launch waits for those, too.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial

@@ -3,8 +3,6 @@
 Sizes are logarithms to base 2, so that doubling a kernel is one step at any size.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 

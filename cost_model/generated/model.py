@@ -4,8 +4,6 @@ It was fitted to kernels measured with one thread. The laws alone predict the ga
 without trees: GPUs, and templates that were not measured.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

@@ -10,8 +10,6 @@ power than N16 at the same speed, N5 30 % less than N7). That 12 nm takes what 1
 boards whose power limits them, P4 and T4, agree within a tenth.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from math import ceil
 from typing import Any

@@ -5,8 +5,6 @@ ECC: memory beside the chip (GDDR) keeps its check bits in the same memory and p
 in bandwidth, HBM keeps them apart. Chips with HBM are the large ones of a generation.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

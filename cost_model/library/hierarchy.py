@@ -4,8 +4,6 @@ For a GPU without measurements, traits are the usual values of similar GPUs; a f
 extent that they contradict these. Fits are robust: least squares whose weights fall with the size of the residual.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 

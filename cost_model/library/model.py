@@ -1,7 +1,5 @@
 """The model of library kernels as one file: training data, accuracy and parameters."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Boosted trees as arrays, evaluated by NumPy: every tree is padded to a perfect binary tree of one depth."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any

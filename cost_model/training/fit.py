@@ -1,7 +1,5 @@
 """Fits the learned model of generated kernels to records, and evaluates it on held-out models."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Fits the models of kernel classes to tables of measurements. Only this module needs xgboost."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """Trees grown by xgboost, as the arrays that predict."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Operator graphs of whole models (models/opgraph/*.jsonl.gz) as tables of kernels."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import zlib

@@ -1,7 +1,5 @@
 """Records of measured kernels as text, JSON lines, and from files in either form."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import zlib

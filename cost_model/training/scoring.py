@@ -1,7 +1,5 @@
 """Comparison of predictions with a folder's measurements: by class of kernels, and for whole models."""
 
-from __future__ import annotations
-
 import csv
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace

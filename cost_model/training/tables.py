@@ -1,7 +1,5 @@
 """Folders of measured kernels and models: kernels/*.csv.gz, models/end_to_end.csv, models/opgraph/, devices.csv."""
 
-from __future__ import annotations
-
 import csv
 import gzip
 import hashlib

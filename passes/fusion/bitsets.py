@@ -1,7 +1,5 @@
 """Sets of small numbers as the bits of an integer."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Legality of unions. Only this module may refuse for correctness; it does not consider speed."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 

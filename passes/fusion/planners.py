@@ -1,7 +1,5 @@
 """The built-in planners: their fusion rules, in order."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Sequence
 from typing import Any

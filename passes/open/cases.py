@@ -5,8 +5,6 @@ powers of two from one end of the range to the other; every schedule found is pr
 kept, as more would hardly be faster, and their borders are found by bisection.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise, product

@@ -1,7 +1,5 @@
 """Further requirements on kernels of groups of open size, which must hold for all sizes of the ranges."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 from tilestitch.compiler.ir import Node

@@ -4,8 +4,6 @@ Grids are expressions; threads, tiles and shared memory are numbers. Accesses be
 need not fit. Vectors are as wide as sizes certainly allow.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 

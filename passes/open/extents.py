@@ -1,7 +1,5 @@
 """Groups of open size, and dimensions that are joined at typical sizes as they are at all sizes."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 from tilestitch.compiler.ir import Node

@@ -5,8 +5,6 @@ A value *has images* if its first dimension is a multiple of the symbol, and no 
 images are contiguous, one after the other. Other values are shared by all images.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 

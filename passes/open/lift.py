@@ -1,7 +1,5 @@
 """Schedules chosen at typical sizes, lifted to all sizes of a range."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import prod

@@ -4,8 +4,6 @@ A slot is as large as the largest of its values at any sizes, so that the order 
 all sizes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 

@@ -5,8 +5,6 @@ graph (`lift`), where its kernels' requirements must hold for all sizes of the r
 computed by the host, with the reason.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial

@@ -6,8 +6,6 @@ large results and few weights, such as the first ones of a convolutional network
 of the launches minimises the memory traffic per image.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass

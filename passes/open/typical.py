@@ -1,7 +1,5 @@
 """Typical sizes at which a plan of an open graph is made."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 from itertools import chain, count, islice, permutations, product

@@ -1,7 +1,5 @@
 """Differences between two plans: decisions only, by the names of groups and fields."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """Divisors that are known to be at least 1, of which quotients take fewer instructions."""
 
-from __future__ import annotations
-
 from math import prod
 
 from tilestitch.compiler.ir import Node, Value

@@ -4,8 +4,6 @@ Reads never leave a tensor, but wrong indices must be reported. None is wrong wh
 are, lies in the tensor.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from math import prod

@@ -2,8 +2,6 @@
 instructions. Values stored in between are integers nevertheless.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 

@@ -2,8 +2,6 @@
 byte and at disjoint times, or not at all.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from itertools import combinations, pairwise
 

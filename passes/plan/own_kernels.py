@@ -1,7 +1,5 @@
 """Kernels of plug-ins as plain data: CUDA text, C text, or TIR. Code generation turns them into launches."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from math import prod
 from typing import Any, TypeAlias

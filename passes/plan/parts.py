@@ -1,7 +1,5 @@
 """The data that roles consist of: parts of nodes, the rows of a row-wise group, the softmax of an attention group."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from enum import Enum
 from math import prod

@@ -6,8 +6,6 @@ per template, fitted to machine code of some models for sm_80 and sm_90a, which 
 benchmarks.cuda_registers` compares).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from math import ceil
 

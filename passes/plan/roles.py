@@ -4,8 +4,6 @@
 saved plans and code generation all use it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 
 from tilestitch.compiler.ir import Kind, Node, TensorType, Value, is_elementwise, kind_of

@@ -4,8 +4,6 @@ Checked when a plan is read back, and again before code is generated, so that a 
 refused.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator, Sequence
 from math import prod

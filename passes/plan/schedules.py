@@ -4,8 +4,6 @@ A group of a plan has one, as has each part of a stitched group. Code generation
 the kind in JSON. Those of CPUs are in `cpu.schedules`.
 """
 
-from __future__ import annotations
-
 from dataclasses import MISSING, dataclass, fields
 from types import GenericAlias
 from typing import Any, ClassVar, TypeAlias, get_args, get_origin, get_type_hints

@@ -6,8 +6,6 @@ is independent of other slabs. So kernels of different parallelism, which share 
 slab per block.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod

@@ -1,7 +1,5 @@
 """A group of the plan with its names looked up in the graph, as schedulers and templates of any target see it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 

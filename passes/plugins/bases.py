@@ -4,8 +4,6 @@ A plug-in is a frozen dataclass that derives from one of these, or from several;
 class variable `name` identifies it for `--pass`, in `explain` and in artifacts.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from typing import ClassVar

@@ -1,7 +1,5 @@
 """Error messages for failing plug-ins: name, class, line, the violated rule, and the nodes."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager

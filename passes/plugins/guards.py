@@ -4,8 +4,6 @@ To the compiler, a guard acts as a built-in pass, rule, schedule or cost model. 
 that names it.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass

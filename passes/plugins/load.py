@@ -9,8 +9,6 @@ or an instance. Names are unique across owners.
 Only `load_plugins` imports modules of plug-ins.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import importlib
 import importlib.metadata

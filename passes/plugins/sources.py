@@ -1,7 +1,5 @@
 """The files that a plug-in consists of, and the hash of their contents."""
 
-from __future__ import annotations
-
 import hashlib
 import inspect
 import sys

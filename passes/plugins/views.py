@@ -1,7 +1,5 @@
 """Views of the planner for rules of plug-ins: rules look, and the planner acts on their proposals."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType

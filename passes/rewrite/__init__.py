@@ -1,7 +1,5 @@
 """Graph rewrites, one per module. `REWRITES` lists them by name."""
 
-from __future__ import annotations
-
 from .algebra import Algebra
 from .batch_loops import BatchLoops
 from .canonicalise import Canonicalise

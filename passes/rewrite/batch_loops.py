@@ -6,8 +6,6 @@ all iterations or batched (batch_values.py); integers that are linear in the ite
 (batch_integers.py), since only then are sizes and bounds of slices known.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from math import prod

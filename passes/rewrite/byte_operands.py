@@ -2,8 +2,6 @@
 columns.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from tilestitch.compiler.ir import Graph, Node, Value

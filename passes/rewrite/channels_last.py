@@ -2,8 +2,6 @@
 cancel.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

@@ -1,7 +1,5 @@
 """Elimination of common subexpressions, equal constants among them, and of dead code."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Hashable
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Constant folding."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

@@ -1,7 +1,5 @@
 """Folding of scales after a convolution or GEMM into its constant weights (batch normalisation)."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

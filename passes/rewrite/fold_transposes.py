@@ -2,8 +2,6 @@
 selected by a gather become its first operand, which kernels read in place.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

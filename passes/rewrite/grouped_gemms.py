@@ -3,8 +3,6 @@
 Element-wise work before and after all of them is batched as well. `passes/group_gemms.py` decides whether to.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 

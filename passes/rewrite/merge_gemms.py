@@ -1,7 +1,5 @@
 """Merging of GEMMs that share their left operand into one, whose column ranges are read (queries, keys and values)."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Conversion of one-tap convolutions over images of open size to matmuls, whose rows are the pixels of all images."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

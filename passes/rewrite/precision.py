@@ -20,8 +20,6 @@ Contractions that stem from an ONNX node whose name is among the option `keep_fp
 they are, and what they read is not rounded for their sake. Where several were merged into one, all of them stay.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """When two constants of a chain may be combined: (x op a) op b to x op (a op b), up to rounding."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from tilestitch.passes.plan.float_ranges import DIGITS

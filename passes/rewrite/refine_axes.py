@@ -4,8 +4,6 @@ GroupNorm as exported normalises [N, G, C/G*H*W] and then scales [N, C, H, W]. I
 rows: no reshape lies between, and they fuse.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise

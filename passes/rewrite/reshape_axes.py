@@ -1,7 +1,5 @@
 """Arithmetic of reshapes: the correspondence of axes, and how reshapes commute with permutations."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from .driver import elements

@@ -1,7 +1,5 @@
 """Products that must be rounded before an addition, because later operators are discontinuous."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar

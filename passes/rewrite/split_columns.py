@@ -1,7 +1,5 @@
 """Splitting of a GEMM of which only column ranges are read into one GEMM per range (as in attention)."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from itertools import pairwise
 from math import prod

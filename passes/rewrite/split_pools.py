@@ -2,8 +2,6 @@
 of the size before pooling is stored.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from itertools import product
 from math import prod

@@ -4,8 +4,6 @@ Between quantised layers, x -> quantise(f(dequantise(x))) is such a function, fo
 quantisation in between. The table holds its results for all 256 inputs.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import ClassVar
 

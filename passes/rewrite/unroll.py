@@ -1,7 +1,5 @@
 """Unrolling of loops and scans with few iterations, so that fusion sees their nodes."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar

@@ -1,7 +1,5 @@
 """The machine that a target is planned for, as seen by the latency models."""
 
-from __future__ import annotations
-
 from functools import cache
 
 from tilestitch.cost_model.cpu import CpuDevice

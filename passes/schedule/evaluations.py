@@ -1,7 +1,5 @@
 """How often a kernel computes each of its values, where readers access elements at other indices than their own."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from math import prod
 

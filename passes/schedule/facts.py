@@ -1,7 +1,5 @@
 """A group as numbers for the latency models: bytes, operations, and launches as scheduled."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 from tilestitch.compiler.ir import Graph, Node

@@ -1,7 +1,5 @@
 """The launches of a plan's groups, and the memory of their temporaries."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 

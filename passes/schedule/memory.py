@@ -4,8 +4,6 @@ On a device that runs independent launches concurrently, sharing memory would se
 only if the data flow orders them anyway, or if they are WINDOW launches apart.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 

@@ -1,7 +1,5 @@
 """Launch order: groups in dependence order, with few switches between native and host steps."""
 
-from __future__ import annotations
-
 import heapq
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 

@@ -1,7 +1,5 @@
 """Schedules that differ from a given one in one choice: the neighbourhood of a search over schedules."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import fields, is_dataclass, replace
 from typing import Any

@@ -1,7 +1,5 @@
 """What a kernel reads, writes and computes: the facts that do not depend on its schedule."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import prod

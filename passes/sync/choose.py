@@ -5,8 +5,6 @@ the predictions of `model` with and without overlap. Its form, one launch or ove
 to be faster. An explicitly requested policy is applied wherever possible, whether it pays or not.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import ceil

@@ -1,7 +1,5 @@
 """Predicted times of kernels with tile-level waits, relative to sequential execution."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import ceil

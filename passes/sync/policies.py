@@ -4,8 +4,6 @@ A policy is a frozen dataclass with a `name` and a method `semaphores`; the wait
 (`dependence`). A policy may also specify the waits itself (`edge`): they are checked in any case.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Protocol, runtime_checkable

@@ -9,8 +9,6 @@ blocks have certainly begun. By induction over the order, then, no task waits fo
 waits only for tasks drawn before it. A need is covered if the wait cannot complete without it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property

@@ -1,7 +1,5 @@
 """Tile-level synchronisation of dependent kernels of a plan: chains of them, or all kernels of a model."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Chains of kernels as one launch whose blocks draw tiles: the policy of each edge, and the predicted time."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 

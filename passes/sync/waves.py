@@ -1,7 +1,5 @@
 """Tile-by-tile simulations of when waiting tiles finish, in one launch or in overlapping launches."""
 
-from __future__ import annotations
-
 import heapq
 from collections.abc import Sequence
 from math import inf

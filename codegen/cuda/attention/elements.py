@@ -1,7 +1,5 @@
 """Element-wise processing of a thread's scores and sums: the same on tensor cores and ordinary units."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """Attention groups on CUDA, by the tile of their schedule."""
 
-from __future__ import annotations
-
 from tilestitch.codegen.cuda.abi import CudaLaunch
 from tilestitch.codegen.cuda.attention.mma import emit_mma
 from tilestitch.codegen.cuda.attention.operands import attended

@@ -7,8 +7,6 @@ outputs: both sides access memory in whole lines. Lines of the tile are padded b
 both ways.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod

@@ -4,8 +4,6 @@ The lanes of a vector are computed one after the other by the same thread, unrol
 aligned position loads the whole vector to registers; later lanes that read adjacent elements find them there.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """Contraction groups on CUDA: matmuls as GEMMs; convolutions are in `conv`."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any

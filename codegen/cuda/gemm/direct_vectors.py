@@ -4,8 +4,6 @@ For each row of the kernel it reads the weights once, and each column of the ima
 of channels. Columns outside of the image count as zeros.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from math import prod
 from typing import Any

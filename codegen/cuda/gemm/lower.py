@@ -1,7 +1,5 @@
 """The kernel of a GEMM for the tile of its schedule."""
 
-from __future__ import annotations
-
 from tilestitch.codegen.cuda.abi import CudaLaunch
 from tilestitch.codegen.cuda.gemm.gemv import emit_gemv
 from tilestitch.codegen.cuda.gemm.gemv_codes import emit_gemv_of_codes

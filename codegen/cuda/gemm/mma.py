@@ -7,8 +7,6 @@ are in `fragments`. Sums are float32, or int32 for integers. Results leave throu
 warp at a time.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 

@@ -5,8 +5,6 @@ independent of which one it is, and runs the epilogue. Results are therefore det
 GEMM, the last block of a row of tiles computes the rows.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 

@@ -4,8 +4,6 @@
 `sm90.cuh`.
 """
 
-from __future__ import annotations
-
 import re
 
 _GEMM = re.compile(r"\bts_sm90_wgmma_m64n(\d+)k(\d+)_(b?f16|[su]8|e4m3|e5m2)_(b?f16|[su]8|e4m3|e5m2)_([kr])([kr])\(")

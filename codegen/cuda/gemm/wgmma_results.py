@@ -9,8 +9,6 @@ adds all parts in order, and runs the epilogue. Warps do not wait for each other
 by warps, too: their rows are a band, shared by the warps with the same rows of the tiles beside.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass

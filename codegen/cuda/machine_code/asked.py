@@ -1,7 +1,5 @@
 """The widest accesses to global memory that a kernel's template emits, before compilation."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import tvm

@@ -4,8 +4,6 @@ Kernels are disassembled together, as one sequence of instructions per architect
 than reading many kernels.
 """
 
-from __future__ import annotations
-
 import json
 import shutil
 import subprocess

@@ -4,8 +4,6 @@ A loop is a strongly connected component of the instructions. Nested loops are f
 entry. So code after a kernel's end that jumps back into its middle does not make a loop of what is in between.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property

@@ -1,7 +1,5 @@
 """One instruction of machine code as data, in nvdisasm's notation."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 

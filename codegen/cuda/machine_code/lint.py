@@ -7,8 +7,6 @@
 * `narrow_load`, `narrow_store`: the widest access is narrower than what the template asked for.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 

@@ -4,8 +4,6 @@ A warp scheduler issues one instruction per cycle. So a kernel without loops tak
 warps over the schedulers, and in a loop that multiplies, other instructions compete for issue slots.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -6,8 +6,6 @@ are tracked separately while the predicate lives, since the compiler likes to us
 way.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping
 

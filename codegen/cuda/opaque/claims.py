@@ -4,8 +4,6 @@ The updates first claim their positions, by an atomic maximum over update number
 stores. Maxima do not depend on the order of threads, so results are deterministic.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from math import prod
 from typing import Any

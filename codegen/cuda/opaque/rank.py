@@ -5,8 +5,6 @@ A block's threads have neighbours of one line, and read the line piece by piece 
 nothing, and no memory is needed, however long a line is.
 """
 
-from __future__ import annotations
-
 from math import prod
 from typing import Any
 

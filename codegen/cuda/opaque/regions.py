@@ -1,7 +1,5 @@
 """The template of roi_align: a thread has one bin of one channel, whose samples it interpolates."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

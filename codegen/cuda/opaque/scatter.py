@@ -5,8 +5,6 @@ A thread applies one update after the other to its own positions: a line along t
 Where that leaves few threads, replacing updates claim their positions instead (`claims`).
 """
 
-from __future__ import annotations
-
 from math import prod
 from typing import Any
 

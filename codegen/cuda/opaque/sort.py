@@ -4,8 +4,6 @@ Keys are compared together with their positions, so that the order is total and 
 In order_rows a thread counts the rows that precede its own, which gives the position for its number.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from tvm import tirx

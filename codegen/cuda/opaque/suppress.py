@@ -5,8 +5,6 @@ The sorted order is stored where the numbers of the kept boxes go: these overwri
 no further memory is needed, however many boxes there are. Results do not depend on the order of threads.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from tvm import tirx

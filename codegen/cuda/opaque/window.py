@@ -1,7 +1,5 @@
 """The template of sliding-window reductions (pooling): one thread per output element, followed by the epilogue."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from contextlib import ExitStack
 from math import prod

@@ -4,8 +4,6 @@ It reads each element of the image in its windows once, in vectors of channels: 
 first, and then combined to windows. Elements outside of the image count as the reducer's identity.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from itertools import product
 from math import prod

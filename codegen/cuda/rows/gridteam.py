@@ -4,8 +4,6 @@ Every block stores the result of its part of a row; after the barrier every bloc
 in a fixed order, so that all blocks of a row get the same bits.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -8,8 +8,6 @@ through global memory (`gridteam`); few long rows that are not read again are sp
 own.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Reductions by several threads: each folds its own elements, then the team combines the results."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -4,8 +4,6 @@ Run as a module it is such a process: it reads one JSON object a line, the field
 with one line, `{"error": null or the log}`.
 """
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

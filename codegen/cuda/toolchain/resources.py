@@ -6,8 +6,6 @@ its number (byte), and 16 bits: a value, or the size of what follows. (Format an
 show them; they have been the same since sm_50.)
 """
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -9,8 +9,6 @@ Nor does it save a few registers for another block, if nothing asks for a number
 128 x 128 took 130 to 133, and an SM held one block of 256 threads where 128 allow two.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """From a kernel as TIR to CUDA text, without a GPU and without TVM's long preamble."""
 
-from __future__ import annotations
-
 import re
 import sys
 import threading

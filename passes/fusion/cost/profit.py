@@ -1,7 +1,5 @@
 """Profitability of a legal union, by simple counting: bytes no longer moved against arithmetic repeated."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from math import prod
 

@@ -7,8 +7,6 @@ before. That saves a launch, at the cost of the tail: the rows of the last bands
 idle.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping
 from math import prod
 

@@ -3,8 +3,6 @@
 The latency model decides whether it pays, by comparing it with the three separate kernels.
 """
 
-from __future__ import annotations
-
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar

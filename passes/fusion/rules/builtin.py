@@ -1,7 +1,5 @@
 """The built-in fusion rules; `clusters` has the protocol by which plug-ins add their own."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar

@@ -9,8 +9,6 @@ launch without a grid barrier. The latency model alone decides on all of them: a
 barrier, and of blocks that all have the resources of the most demanding part.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial

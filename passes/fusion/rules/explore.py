@@ -3,8 +3,6 @@
 Unlike the other rules it does not match known patterns, but scores whatever is legal; see docs/fusion.md.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 Code generation (`codegen/cuda/gemm/gemv.py`) and plans agree on this: such GEMMs can be parts of a larger launch.
 """
 
-from __future__ import annotations
-
 from math import prod
 
 from tilestitch.compiler.ir import Value

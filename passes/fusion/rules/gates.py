@@ -4,8 +4,6 @@ The cell of an LSTM or GRU is one GEMM, whose columns consist of one range per g
 reads a column of every range. All of it becomes the GEMM's kernel.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush

@@ -4,8 +4,6 @@ This requires each operand to be contiguous in the result, as along the first ax
 (concats and views) then needs no kernel.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar

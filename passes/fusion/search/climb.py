@@ -1,7 +1,5 @@
 """Hill climbing over whole plans by the full estimate, from the plans of the beam search."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from itertools import combinations
 

@@ -1,7 +1,5 @@
 """Packing of independent kernels into launches: hill climbing over whole launches."""
 
-from __future__ import annotations
-
 import heapq
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 

@@ -4,8 +4,6 @@ The search represents sets of clusters as bit masks, so that each step, and each
 and memory with the number of clusters. In sections of limited size both grow with the graph alone.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from math import ceil

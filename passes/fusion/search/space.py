@@ -1,7 +1,5 @@
 """The space that fusion explores: sets of clusters as bit masks, their legality as one kernel, and their cost."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 

@@ -4,8 +4,6 @@ A *diamond* is `root(x', f(reduce(x'')))`, where x' and x'' are computed from on
 the reduction folds the last axis. Consecutive diamonds are fused to one kernel later, by priority fusion.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar

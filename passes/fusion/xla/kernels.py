@@ -1,7 +1,5 @@
 """Sets of nodes that XLA:GPU emits as one kernel and that our code generation supports."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar

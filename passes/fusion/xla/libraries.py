@@ -5,8 +5,6 @@ baseline gets the better of both): a chain of element-wise operators with one re
 convolution supports cuDNN's: a bias, a side input, and ReLU.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import isclose

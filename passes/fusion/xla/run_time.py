@@ -4,8 +4,6 @@ The constants are XLA's own, for one H200: the baseline decides as XLA does, reg
 counted by our table of operations, and all reads except those of transposes count as coalesced.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from tilestitch.compiler.ir import Kind, Node, Value, kind_of

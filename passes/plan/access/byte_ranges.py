@@ -1,7 +1,5 @@
 """Slices that are one range of bytes of a group's input: kernels may be given the address where the range begins."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 

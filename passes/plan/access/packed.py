@@ -5,8 +5,6 @@ registers, but no instruction transposes bytes. The columns of GEMMs with gates 
 blockwise-quantised weights is given by `codes`.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from tilestitch.compiler.ir import Node, Value

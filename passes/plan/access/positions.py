@@ -1,7 +1,5 @@
 """The dtype of positions in tensors, and the values that lie between others in a kernel."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from math import prod
 

@@ -5,8 +5,6 @@ and is computed in two steps: over the length, then over the parts. Each piece o
 templates can lower; values between the pieces are temporaries.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod

@@ -1,7 +1,5 @@
 """Operands that are views of an input: transposed, sliced or reshaped tensors are read in place."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Collection, Iterable, Sequence

@@ -1,7 +1,5 @@
 """Sliding windows on GPUs: which neighbouring results a thread computes."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from math import prod
 

@@ -1,7 +1,5 @@
 """Whether a GPU kernel can compute attention as scheduled."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from itertools import chain
 

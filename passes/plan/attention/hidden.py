@@ -5,8 +5,6 @@ a finite number cannot take to -inf without the mask; so kernels compute a score
 keys for which that is -inf.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import numpy as np

@@ -5,8 +5,6 @@ whatever an online softmax could not compute tile by tile is refused. A weight i
 known only at the end; so whatever follows must be linear in the weight.
 """
 
-from __future__ import annotations
-
 from enum import Enum
 from math import prod
 

@@ -1,7 +1,5 @@
 """Tiles of attention on GPUs: numbers of rows and keys."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

@@ -1,7 +1,5 @@
 """Groups anchored at a contraction or a window, as scheduled for a CPU."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import TypeAlias
 

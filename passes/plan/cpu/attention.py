@@ -1,7 +1,5 @@
 """Attention on a CPU as scheduled: a task computes some queries of one head, from scores to results."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass

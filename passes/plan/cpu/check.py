@@ -1,7 +1,5 @@
 """Whether a CPU kernel can be emitted as scheduled."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from tilestitch.passes.plan.access.split_rows import pieces_of, why_not_cut

@@ -1,7 +1,5 @@
 """Whether an instruction for groups of 8-bit integers or half floats computes a contraction as scheduled."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Protocol
 

@@ -4,8 +4,6 @@ The right operand is read as panels [k, columns]: packed at compile time when it
 into its workspace.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """A matrix that is known at run time only, times a vector, on a CPU, as scheduled: every element is read once."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 

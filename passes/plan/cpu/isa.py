@@ -1,7 +1,5 @@
 """What schedules need to know of a CPU: vector width, number of vector registers, cache sizes."""
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import Protocol

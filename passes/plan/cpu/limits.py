@@ -1,7 +1,5 @@
 """Limits common to all CPU kernels: why a schedule asks for too much or too little."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import fields
 

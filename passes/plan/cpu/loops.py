@@ -1,7 +1,5 @@
 """Element-wise work, data movement and views on a CPU, as scheduled."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

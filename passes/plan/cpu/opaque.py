@@ -1,7 +1,5 @@
 """Sorting, cumulative operators, scatters and the box operators of detectors on a CPU, as scheduled."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from math import prod

@@ -1,7 +1,5 @@
 """Groups around an anchor as CPU kernels see them: shapes of GEMMs, convolutions and windows."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

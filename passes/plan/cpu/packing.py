@@ -1,7 +1,5 @@
 """Layouts of constant right operands of contractions on CPUs: panels [k, columns], one after the other."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Any
 

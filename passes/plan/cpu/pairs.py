@@ -1,7 +1,5 @@
 """Weights that `vpmaddubsw` may multiply: two neighbours, times any bytes, sum to what 16 bits hold."""
 
-from __future__ import annotations
-
 import math
 import weakref
 

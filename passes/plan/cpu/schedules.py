@@ -3,8 +3,6 @@
 Sizes of tiles and tasks are upper bounds: extents are split as evenly as these allow.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar, TypeAlias
 

@@ -1,7 +1,5 @@
 """Register tiles and evenly split extents: the building blocks of contractions on CPUs."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from math import gcd
 

@@ -1,7 +1,5 @@
 """Whether a GPU kernel can compute a contraction as scheduled."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from math import ceil

@@ -10,8 +10,6 @@ bits, those with even numbers come first: `word >> 4 j & 0x000f000f` is codes 2 
 which indices choose, each lies so, one after the other.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cached_property
 from math import gcd

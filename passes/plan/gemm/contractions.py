@@ -5,8 +5,6 @@ channels. Channels first: rows are output channels, columns are pixels, and k ru
 that is how weights lie in memory, and neighbouring threads store neighbouring pixels.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod

@@ -1,7 +1,5 @@
 """Direct convolutions of narrow groups: which neighbouring results a thread computes."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from math import prod
 

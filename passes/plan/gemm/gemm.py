@@ -4,8 +4,6 @@ Matmuls and convolutions differ only in where an operand has the element (batch,
 m, n) goes. Both operands are described alike, row by reduction index, so that they can be swapped.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from math import prod
 from typing import Any, TypeVar

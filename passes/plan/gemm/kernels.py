@@ -1,7 +1,5 @@
 """Which GPU kernels can compute a GEMM."""
 
-from __future__ import annotations
-
 from tilestitch.compiler.ir.types import SMALL_FLOATS
 from tilestitch.passes.plan.gemm.gemm import Gemm
 from tilestitch.passes.plan.gemm.patches import why_not_patches

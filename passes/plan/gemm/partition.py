@@ -1,7 +1,5 @@
 """How a GEMM is partitioned into tiles, and its reduction into parts."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 from tilestitch.compiler.ir.sizes import smallest

@@ -5,8 +5,6 @@ of Hopper GPUs (TMA) loads: 128 bytes of channels are one copy. Padding lies out
 zeros.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from dataclasses import replace

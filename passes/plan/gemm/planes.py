@@ -5,8 +5,6 @@ and the innermost dimension; lines of 64 half floats, 128 bytes, are swizzled as
 beyond the tensor, TMA fills in zeros, which do not change a sum.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from tilestitch.compiler.ir.types import HALVES, SMALL_FLOATS, storage_bytes

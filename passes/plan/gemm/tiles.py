@@ -1,7 +1,5 @@
 """Tiles of the GEMM kernels on GPUs: the part of the result that a thread block computes at a time, and its threads."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeAlias
 

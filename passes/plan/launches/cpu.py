@@ -1,7 +1,5 @@
 """Launches of scheduled groups on a CPU: tasks, workspaces and accessed values, without generating code."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Dependences between launches: those that access the same memory are ordered, unless both only read it."""
 
-from __future__ import annotations
-
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace

@@ -1,7 +1,5 @@
 """Launches of plug-ins' kernels, as plans describe them."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace

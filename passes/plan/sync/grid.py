@@ -1,7 +1,5 @@
 """The numbering of a kernel's thread blocks: which tile each computes."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property

@@ -1,7 +1,5 @@
 """Schedules of attention on a CPU: the queries of a task and of a block, and the GEMMs of a block."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache

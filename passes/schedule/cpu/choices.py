@@ -1,7 +1,5 @@
 """The numbers of a schedule and of its shape, by name, as features for latency models."""
 
-from __future__ import annotations
-
 from dataclasses import fields, is_dataclass
 from functools import cache
 from typing import Any

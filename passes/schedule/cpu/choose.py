@@ -1,7 +1,5 @@
 """The schedule of any group on a CPU; those of sorting, cumulative operators and scatters."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from math import prod

@@ -1,7 +1,5 @@
 """Schedules of convolutions on a CPU, transposed ones included."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from dataclasses import asdict, replace

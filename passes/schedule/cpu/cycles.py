@@ -3,8 +3,6 @@
 These determine how a result is split into tasks; latency models get the sum of all tasks.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import TypeAlias

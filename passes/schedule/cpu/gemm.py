@@ -1,7 +1,5 @@
 """Schedules of matrix multiplications on a CPU."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace

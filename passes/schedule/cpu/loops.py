@@ -5,8 +5,6 @@ Neighbouring dimensions with uniform strides in all operands are merged; the las
 contiguous along another dimension than the output (a transpose), the two dimensions are tiled.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Sequence
 from math import prod
 

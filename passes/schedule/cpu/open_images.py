@@ -5,8 +5,6 @@ code short: an epilogue unrolled over every register of every tile takes LLVM tw
 is an expression over the sizes, so that it suits all of them.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

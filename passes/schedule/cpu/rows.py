@@ -1,7 +1,5 @@
 """Schedules of row-wise kernels on a CPU: loops, values kept per row, and splitting of few long rows."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from math import prod

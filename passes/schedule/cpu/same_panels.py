@@ -2,8 +2,6 @@
 one row would otherwise have wider panels than those for many.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TypeAlias

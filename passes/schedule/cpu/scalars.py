@@ -1,7 +1,5 @@
 """Scalar work in CPU code: elements of one vector that are not contiguous, or are in different operands."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import ceil, prod
 

@@ -1,7 +1,5 @@
 """Partitioning of a grid of register tiles into tasks, by the estimated completion time of the last thread."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 DRAW_CYCLES = 600.0

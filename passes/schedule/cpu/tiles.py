@@ -1,7 +1,5 @@
 """Register tiles on a CPU: speed estimates, and the fastest tile for a result."""
 
-from __future__ import annotations
-
 from tilestitch.compiler.ir.types import compute_dtype
 from tilestitch.passes.plan.cpu.isa import Dot, Isa
 from tilestitch.passes.plan.cpu.tiling import RegisterTile, Split, split_at_most

@@ -1,7 +1,5 @@
 """Schedules of pooling windows and depthwise convolutions on a CPU."""
 
-from __future__ import annotations
-
 import math
 from functools import lru_cache
 from itertools import chain

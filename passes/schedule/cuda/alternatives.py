@@ -1,7 +1,5 @@
 """Other schedules for a scheduled kernel of a GPU: what the rules choose among, and what differs in one choice."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain

@@ -1,7 +1,5 @@
 """Schedules of attention on GPUs: the tile and the number of parts of the keys, by the latency model."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from itertools import islice
 from math import ceil

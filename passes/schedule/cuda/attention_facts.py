@@ -1,7 +1,5 @@
 """The work of attention tiles on a GPU, as numbers for the latency models."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from math import ceil
 

@@ -1,7 +1,5 @@
 """Row-wise work after a GEMM in the same launch, as numbers for the latency models."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from math import ceil, prod

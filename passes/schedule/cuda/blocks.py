@@ -1,7 +1,5 @@
 """Schedules, and facts, of groups whose blocks each compute a slab of all stages."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import ceil

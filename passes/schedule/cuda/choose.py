@@ -1,7 +1,5 @@
 """The schedule of any group on a GPU; those of windows, cumulative operators, sorting and scatters."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import prod

@@ -1,7 +1,5 @@
 """Schedules of element-wise groups, data movement and views on GPUs."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from math import ceil, prod
 

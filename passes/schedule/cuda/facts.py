@@ -1,7 +1,5 @@
 """Facts about a scheduled group on a GPU: its launches as in the plan, and the work of each."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import ceil

@@ -1,7 +1,5 @@
 """Schedules of contractions on GPUs: candidate kernels, tiles and split-K, of which a latency model chooses one."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from math import ceil

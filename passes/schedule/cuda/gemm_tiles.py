@@ -3,8 +3,6 @@
 The fractions are planning figures from counting instructions; none was measured.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from tilestitch.cost_model.constants import GPU_RESERVED_SHARED_BYTES

@@ -1,7 +1,5 @@
 """Schedules of row-wise groups on GPUs: softmax, normalisation, reductions."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from math import ceil

@@ -9,8 +9,6 @@ second launch combines the parts, and no block waits.
 Candidates are those that could pay; the latency model decides whether they do.
 """
 
-from __future__ import annotations
-
 from math import ceil
 
 from tilestitch.passes.plan.parts import Roles

@@ -5,8 +5,6 @@ branch is pruned where the longest path, or the remaining use of a resource, can
 reached sooner; equivalent launches are tried once.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 from tilestitch.cost_model.laws.branching import Branching

@@ -1,7 +1,5 @@
 """Launches of attention: one, or two where the keys are split, of which the second combines the parts."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from tilestitch.compiler.ir.sizes import ceil_div

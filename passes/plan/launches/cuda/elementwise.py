@@ -1,7 +1,5 @@
 """Launches of element-wise work and of transposes through shared memory."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from math import prod

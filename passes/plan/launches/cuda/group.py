@@ -1,7 +1,5 @@
 """The launches of a group on a GPU, derived from its schedule alone: what code generation must emit."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import TypeAlias

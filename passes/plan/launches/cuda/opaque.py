@@ -1,7 +1,5 @@
 """Launches of pooling, cumulative operators, sorting, scatters and run-time index checks."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from math import prod

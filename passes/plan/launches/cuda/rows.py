@@ -1,7 +1,5 @@
 """Launches of row-wise work: whole rows, rows shared by blocks, and split rows."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from tilestitch.compiler.ir import Node, Value

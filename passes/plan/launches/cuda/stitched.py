@@ -1,7 +1,5 @@
 """The launch of a stitched group: the launches of its parts fused into one."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 

@@ -1,7 +1,5 @@
 """The launch of stages whose blocks draw tiles from a counter."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 

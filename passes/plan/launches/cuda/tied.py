@@ -1,7 +1,5 @@
 """The launches of parts whose blocks wait for tiles of other launches."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
