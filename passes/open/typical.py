@@ -32,10 +32,9 @@ MOST_ORDERS = 24
 
 def typical_sizes(graph: Graph, given: Mapping[str, int] | None = None) -> dict[str, int]:
     """Return a size for each symbol, in its range if that allows: a given one, else a prime that does not occur in the
-    graph, so that nothing holds only by coincidence; or multiples of these, finally by the divisors in claims, if they
-    satisfy the claims; or primes alone, some of them increased to sums of others. Among a few such candidates, the one
-    at which most results have different numbers of elements: results that coincide only at these sizes could be fused
-    in a kernel without an open form. Raises PassError if no candidate satisfies the claims.
+    graph, so that nothing holds only by coincidence, or what the claims allow. Among a few such candidates, the one at
+    which most results have different numbers of elements: those that coincide only at these sizes could be fused in a
+    kernel without an open form. Raises PassError if no candidate satisfies the claims.
     """
     counts = {t.num_elements for t in _types(graph) if t.is_sized and not t.is_static}
     first, best, most = None, None, 0
@@ -72,6 +71,7 @@ def _candidates(graph: Graph, given: Mapping[str, int]) -> Iterator[dict[str, in
         _sums_at_least(graph, taken),
         _sums(graph, taken),
         _pairs_of_parts(graph, taken),
+        _mended(graph),
     )
     return (sizes for sizes in chain.from_iterable(ways) if all(claim.holds(sizes) for claim in graph.claims))
 
@@ -103,15 +103,8 @@ def _sums_at_least(graph: Graph, taken: Set[Any]) -> Iterator[dict[str, int]]:
 
 
 def _sums(graph: Graph, taken: Set[Any]) -> Iterator[dict[str, int]]:
-    """Yield primes, of which one in each sum that a claim states is what the others leave; finally few for all parts
-    of sums.
-    """
-    parts = _parts(graph)
-    if not parts:
-        return
-    usual = next(_orders(taken, len(graph.symbols)))
-    fewest = tuple(1 if s in parts else prime for s, prime in zip(graph.symbols, usual, strict=True))
-    for sizes in _primes_in_range(graph, chain(_orders(taken, len(graph.symbols)), [fewest])):
+    """Yield primes, of which one in each sum that a claim states is what the others leave."""
+    for sizes in _primes_in_range(graph, _orders(taken, len(graph.symbols))):
         yield _settled(graph, sizes)
 
 
@@ -127,33 +120,40 @@ def _multiples_of_others(graph: Graph, taken: Set[Any]) -> Iterator[dict[str, in
 
 
 def _pairs_of_parts(graph: Graph, taken: Set[Any]) -> Iterator[dict[str, int]]:
-    """Yield small multiples of divisors, but for two symbols that a claim restricts to few pairs."""
-    few = next(_multiples_of_divisors(graph, taken))
-    for pair in _pairs(graph):
-        yield {**few, **pair}
-
-
-def _primes_in_range(graph: Graph, orders: Iterable[Sequence[int]]) -> Iterator[dict[str, int]]:
-    for order in orders:
-        yield {s.name: _in_range(s, prime, 1) for s, prime in zip(graph.symbols, order, strict=True)}
-
-
-def _pairs(graph: Graph) -> Iterator[dict[str, int]]:
-    """Yield sizes of two symbols that a claim restricts to few, as for images with a number of patches: different ones
-    first, and among these the most similar.
+    """Yield small multiples of divisors, but for two symbols that a claim restricts to few pairs, as for images with a
+    number of patches: different ones first, and among these the most similar.
     """
+    few = next(_multiples_of_divisors(graph, taken))
     for claim in graph.claims:
         pair = [symbol for symbol in graph.symbols if symbol in symbols_of([claim.size])]
         if not claim.exact or len(pair) != 2:
             continue
         steps = [_divided(graph, symbol) for symbol in pair]
-        numbers = sorted(
-            product(range(2, MOST_PARTS), repeat=2), key=lambda both: (both[0] == both[1], abs(both[0] - both[1]))
-        )
-        for both in numbers:
+        numbers = product(range(2, MOST_PARTS), repeat=2)
+        for both in sorted(numbers, key=lambda both: (both[0] == both[1], abs(both[0] - both[1]))):
             sizes = {s.name: _in_range(s, number, step) for s, number, step in zip(pair, both, steps, strict=True)}
             if claim.holds(sizes):
-                yield sizes
+                yield {**few, **sizes}
+
+
+def _mended(graph: Graph) -> Iterator[dict[str, int]]:
+    """Yield equal sizes, of which one is changed for each claim that does not hold then, as for products."""
+    for first in FACTORS[::-1]:
+        sizes = {s.name: _in_range(s, first, 1) for s in graph.symbols}
+        for claim in graph.claims * 2:  # a change may need another one before
+            changed = product(graph.symbols, range(2, MOST_PARTS))
+            tried = ({**sizes, s.name: _in_range(s, size, 1)} for s, size in changed)
+            mended = sizes if claim.holds(sizes) else next(filter(claim.holds, tried), None)
+            if mended is None:
+                break
+            sizes = mended
+        else:
+            yield sizes
+
+
+def _primes_in_range(graph: Graph, orders: Iterable[Sequence[int]]) -> Iterator[dict[str, int]]:
+    for order in orders:
+        yield {s.name: _in_range(s, prime, 1) for s, prime in zip(graph.symbols, order, strict=True)}
 
 
 def _raised(graph: Graph, sizes: dict[str, int]) -> dict[str, int]:
@@ -166,12 +166,6 @@ def _raised(graph: Graph, sizes: dict[str, int]) -> dict[str, int]:
                 sizes = raised
                 break
     return sizes
-
-
-def _parts(graph: Graph) -> set[Symbol]:
-    """Return the symbols whose sum with others a claim states, as of parts of known length."""
-    sums = (claim.size for claim in graph.claims if claim.exact and len(symbols_of([claim.size])) > 2)
-    return {symbol for size in sums for symbol in symbols_of([size]) if _is_term(size, symbol)}
 
 
 def _is_term(size: Size, symbol: Symbol) -> bool:

@@ -287,7 +287,7 @@ PARTS = """(float[rows, 4] x, float[images, 6, 4] image) => (float[images, 6, ea
 """Queries of an open-vocabulary detector, as many for each image."""
 PAIR = "(float[n, m] x) => (float[6] y) <int64[1] s = {6}> { r = Reshape(x, s)  y = Neg(r) }"
 """What is claimed of two sizes together is no range of either."""
-PRODUCT = "(float[n, n, m, k] x) => (float[8] y) <int64[1] s = {8}> { r = Reshape(x, s)  y = Neg(r) }"
+PRODUCT = "(float[n, n, m, k] x) => (float[257] y) <int64[1] s = {257}> { r = Reshape(x, s)  y = Neg(r) }"
 """Of three, one of them squared, no sizes are found."""
 
 
@@ -323,23 +323,34 @@ def test_what_cannot_be_compiled_for_all_sizes_is_left_to_the_host_with_the_reas
     assert "no typical sizes" in explained["sizes"]["refused"]
     assert {one["rule"] for one in explained["host"]["reasons"]} == {"host.open_dimension"}
     with load(compiled.to_bytes()) as module:
+        for shape in ((1, 1, 257, 1), (1, 1, 1, 257)):
+            x = np.arange(257, dtype=np.float32).reshape(shape)
+            np.testing.assert_array_equal(module.run({"x": x})["y"], -x.reshape(257))
+
+
+def test_sizes_whose_product_is_known_are_compiled() -> None:
+    compiled = compile_model(model(PRODUCT.replace("257", "8")))
+    assert compiled.explain()["host"]["steps"] == 0
+    with load(compiled.to_bytes()) as module:
         for shape in ((1, 1, 8, 1), (1, 1, 2, 4), (2, 2, 2, 1)):
             x = np.arange(8, dtype=np.float32).reshape(shape)
             np.testing.assert_array_equal(module.run({"x": x})["y"], -x.reshape(8))
+        with pytest.raises(InputError, match=r"k \* m \* n \* n - 8 must be 0"):
+            module.run({"x": np.zeros((1, 1, 3, 3), np.float32)})
 
 
 def test_what_has_no_elements_keeps_its_open_size_on_the_host() -> None:
     """Which does not follow from their number."""
     compiled = compile_model(
         model(
-            """(float[n, n, m, k] x, float[0, p] z) => (float[8] y, float[0, p, 1] t)
-            <int64[1] s = {8}, int64[1] i = {2}> { r = Reshape(x, s)  y = Neg(r)  t = Unsqueeze(z, i) }"""
+            """(float[n, n, m, k] x, float[0, p] z) => (float[257] y, float[0, p, 1] t)
+            <int64[1] s = {257}, int64[1] i = {2}> { r = Reshape(x, s)  y = Neg(r)  t = Unsqueeze(z, i) }"""
         )
     )
     assert compiled.explain()["sizes"]["refused"]
     with load(compiled.to_bytes()) as module:
         for p in (0, 1, 3):
-            feed = {"x": np.ones((2, 2, 2, 1), np.float32), "z": np.ones((0, p), np.float32)}
+            feed = {"x": np.ones((1, 1, 257, 1), np.float32), "z": np.ones((0, p), np.float32)}
             assert module.run(feed)["t"].shape == (0, p, 1)
 
 

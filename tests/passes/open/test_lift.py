@@ -103,6 +103,20 @@ def test_results_of_sizes_that_only_a_run_can_tell_are_not_counted() -> None:
     assert typical_sizes(graph)["n"] > 1
 
 
+def test_products_that_claims_say_are_equal_have_typical_sizes() -> None:
+    """Rows and columns of patches, repeated for as many images as the data says, must be as many as a table has."""
+    names = "abcdef"
+    graph = parse_graph(
+        f"graph @g[{', '.join(f'{name}=1..' for name in names)}] (%x: float32[{','.join(names)}]) -> (%y) {{"
+        f" %y = neg(%x) : float32[{','.join(names)}] }}"
+    )
+    a, b, c, d, e, f = map(size_of, graph.symbols)
+    claims = (a * b - c * d, e * f - a * b, e * f - c * d, 96 - e * f)
+    graph.claims = tuple(Claim(size, exact=True) for size in claims)
+    sizes = typical_sizes(graph)
+    assert {typical(product, sizes) for product in (a * b, c * d, e * f)} == {96}
+
+
 def test_sizes_that_no_claim_allows_are_none() -> None:
     graph = parse_graph("graph @g[b=1.., s=1..8] (%x: float32[b,s]) -> (%y) { %y = neg(%x) : float32[b,s] }")
     graph.claims = (Claim(S - 9, exact=False),)
