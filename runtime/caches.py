@@ -267,6 +267,7 @@ class _Known:
         own = tuple(symbol for symbol in program.symbols if symbol.name in symbols)
         self.caches, self._solver = program.caches, Solver(replace(program, values=tuple(values), symbols=own))
         self._inputs = [values[number] for number in program.inputs]
+        self._names = [value.name for value in self._inputs]
 
     def symbols(self, feeds: Mapping[str, Any]) -> dict[str, int]:
         """Return the values of its symbols. Raises `InputError` where it does not accept inputs of such shapes."""
@@ -276,8 +277,7 @@ class _Known:
             if wanted is None:
                 continue
             if value.name not in feeds:
-                names = ", ".join(v.name for v in self._inputs)
-                raise InputError(f"input {value.name!r} is missing; inputs are {names}")
+                raise InputError(f"input {value.name!r} is missing; inputs are {', '.join(self._names)}")
             if len(shape) != len(wanted) or [1 for n, w in zip(shape, wanted) if n != w and isinstance(w, int)]:
                 raise InputError(f"input {value.name!r} must be {value.type}, but its shape is {list(shape)}")
         return self._solver.solve(shapes)

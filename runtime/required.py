@@ -10,27 +10,19 @@ from .requirements import Apart, AtMost, Multiple, Problem, Requirement, Sum
 from .size_table import SizeTable
 from .sizes import Size
 
-AT_MOST, MULTIPLE, APART = range(3)
+AT_MOST = 0
+_KINDS = AtMost, Multiple, Apart
 
 
 def rules_of(requirements: Sequence[Requirement], table: SizeTable) -> dict[tuple[int, ...], Requirement]:
-    """Return the first of each set of equal requirements, whose message holds for the others, too, by what `ts_resize`
-    (`codegen/cpu/resize.c`) knows of it: the kind, and six places of sizes, or a divisor.
+    """Return the first of equal requirements, whose message holds for the others, too, by what `ts_resize` knows of it:
+    the kind, and six places of sizes, or a divisor after two.
     """
-
-    def places(*sums: Sum) -> tuple[int, ...]:
-        return tuple(table.place(size) for sizes in sums for size in _pair_of(sizes))
-
     rules: dict[tuple[int, ...], Requirement] = {}
     for required in requirements:
-        match required:
-            case AtMost(left, right):
-                rule = AT_MOST, *places(left, right), 0, 0
-            case Multiple(sizes, divisor):
-                rule = MULTIPLE, *places(sizes), divisor, 0, 0, 0
-            case Apart(first, first_nbytes, second, second_nbytes):
-                rule = APART, *places(first, second, (first_nbytes, second_nbytes))
-        rules.setdefault(rule, required)
+        rule = [_KINDS.index(type(required)), *map(table.place, _sizes_of(required))]
+        rule += [required.divisor] if isinstance(required, Multiple) else []
+        rules.setdefault((*rule, *[0] * (7 - len(rule))), required)
     return rules
 
 
@@ -70,14 +62,18 @@ def _apart(values: np.ndarray, places: np.ndarray) -> np.ndarray:
 
 def required_sizes(requirements: Sequence[Requirement]) -> Iterator[Size | Sum]:
     """Yield all sizes that are needed to check the requirements."""
-    for required in requirements:
-        match required:
-            case AtMost(left, right):
-                yield from (*_pair_of(left), *_pair_of(right))
-            case Multiple(sizes):
-                yield from _pair_of(sizes)
-            case Apart(first, first_nbytes, second, second_nbytes):
-                yield from (*_pair_of(first), first_nbytes, *_pair_of(second), second_nbytes)
+    return (size for required in requirements for size in _sizes_of(required))
+
+
+def _sizes_of(required: Requirement) -> list[Size | Sum]:
+    match required:
+        case AtMost(left, right):
+            sums = [left, right]
+        case Multiple(sizes):
+            sums = [sizes]
+        case Apart(first, first_nbytes, second, second_nbytes):
+            sums = [first, second, (first_nbytes, second_nbytes)]
+    return [size for each in sums for size in _pair_of(each)]
 
 
 def _pair_of(sizes: Sum) -> tuple[Size | Sum, Size | Sum]:

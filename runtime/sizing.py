@@ -38,7 +38,7 @@ class Sizing:
         self.symbols = frozenset(symbol.name for symbol in program.symbols)
         self._file = file
         self._solver = Solver(program)
-        self.native: Callable[[Sequence[int]], np.ndarray | None] | None = None  # of `table`, where all is as required
+        self.native: Callable[[Sequence[int]], np.ndarray | None] | None = None
         self.apart = BranchInputs(program)
         sizes: list[Size | Sum] = [size for check in program.checks for size in (check.left, check.right)]
         sizes += [*program_sizes(program), *required_sizes(requirements)]

@@ -121,8 +121,8 @@ class Resizing:
 
 
 def native_sizes(sizing: Sizing, resize: int) -> Callable[[Sequence[int]], np.ndarray | None]:
-    """Return what computes a program's table by `ts_resize`, which is at an address. It returns None where something
-    required does not hold, and to a thread while another one is there.
+    """Return what computes a program's table by `ts_resize`; None where something required does not hold, and for a
+    thread while another one is there.
     """
     lock, failed, given = Lock(), np.zeros(1, np.int32), np.zeros(len(sizing.program.symbols), np.int64)
     words = {symbol.name: Word(given, place) for place, symbol in enumerate(sizing.program.symbols)}

@@ -153,6 +153,28 @@ def moved(found: dict[str, np.ndarray], buffers: dict[str, np.ndarray]) -> bool:
     return is_moved
 
 
+def test_views_of_other_libraries_stay_in_their_buffers() -> None:
+    """These do not say what they are views of. Those that begin elsewhere, or are dense, are no first rows."""
+    torch = pytest.importorskip("torch")
+    with loaded() as module:
+        given, places = dict.fromkeys(PASTS, torch.zeros(1, 2, 0, 4)), []
+        for length in range(1, 14):
+            found = module.run({"x": X, **given}, like="torch")
+            given = {name: found[output] for name, output in PASTS.items()}
+            assert all(tensor.shape[2] == length and (tensor == 5).all() for tensor in given.values())
+            places.append([tensor.data_ptr() for tensor in given.values()])
+        assert places == places[:1] * 13
+        for change in (lambda rows: rows[:, :, 1:], lambda rows: rows.contiguous(), lambda rows: rows.flip(1)):
+            kept = {name: tensor.clone() for name, tensor in given.items()}
+            changed = {name: change(tensor) for name, tensor in given.items()}
+            found = module.run({"x": X + 1, **changed}, like="torch")
+            assert not {found[output].data_ptr() for output in PASTS.values()} & {*places[0]}
+            assert all((tensor == kept[name]).all() for name, tensor in given.items())
+        del given, found, changed
+        module.run({"x": X, **views()})
+        assert len(module._caches._memory._made) == 0
+
+
 @pytest.mark.parametrize("locked", ["rows", "buffer"])
 def test_what_becomes_read_only_is_not_written_any_more(locked: str) -> None:
     with loaded() as module:
