@@ -9,7 +9,7 @@ import numpy as np
 
 from .buffers import address_of
 from .device import Worker
-from .feeds import dlpack_view
+from .feeds import as_array
 from .types import with_size
 
 
@@ -21,12 +21,10 @@ class HostCacheMemory:
     def __init__(self) -> None:
         self._made = WeakValueDictionary[int, np.ndarray]()
 
-    def given(self, value: Any, dtype: str, stream: Any) -> np.ndarray:
+    def given(self, name: str, value: Any, dtype: str, stream: Any) -> np.ndarray:
         if type(value) is np.ndarray and value.dtype.isnative:
             return value
-        if not isinstance(value, np.ndarray) and hasattr(value, "__dlpack__"):
-            value = dlpack_view(value, dtype)
-        array = np.asarray(value)
+        array = as_array(value, dtype, name)
         return array.astype(array.dtype.newbyteorder("="), copy=False)
 
     def room(self, array: np.ndarray, axis: int) -> np.ndarray | None:

@@ -19,7 +19,7 @@ import numpy as np
 from .device import CacheMemory, OnDevice, Worker
 from .dtypes import dtype_name
 from .errors import InputError
-from .feeds import MOST_SHAPES
+from .feeds import MOST_SHAPES, without_gradient
 from .program import Cache, Program, ValueSpec
 from .sizes import value_of
 from .sizing import Bound
@@ -79,7 +79,7 @@ class Caches:
         if name not in feeds:
             raise InputError(f"input {name!r} is missing; inputs are {', '.join(self._names)}")
         wanted = self._inputs[name].type
-        array = self._memory.given(feeds[name], wanted.dtype, stream)
+        array = self._memory.given(name, without_gradient(feeds[name]), wanted.dtype, stream)
         if dtype_name(array.dtype) != wanted.dtype or array.ndim != len(wanted.shape or ()):
             raise InputError(f"input {name!r} must be {wanted}, not {array.dtype}{list(array.shape)}")
         return array

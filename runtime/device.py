@@ -60,7 +60,7 @@ class CacheMemory(Protocol):
     Arrays here are the user's or the device's: they have `dtype`, `shape` and `ndim`.
     """
 
-    def given(self, value: Any, dtype: str, stream: Any) -> Any:
+    def given(self, name: str, value: Any, dtype: str, stream: Any) -> Any:
         """Return the user's array for a cache of a data type, for a run in `stream`. Raises `InputError`."""
 
     def room(self, array: Any, axis: int) -> Any | None:

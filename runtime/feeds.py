@@ -244,7 +244,7 @@ def _convert(value: Any, type_: ValueType, name: str, programs: Sequence[Program
         return as_map(value, type_, name)
     value = without_gradient(value)
     on_device = None if isinstance(value, np.ndarray) else adopt(value)
-    array = on_device if on_device is not None else _as_array(value, type_.dtype, name)
+    array = on_device if on_device is not None else as_array(value, type_.dtype, name)
     if dtype_name(array.dtype) != type_.dtype:
         raise InputError(
             f"input {name!r} has the data type {dtype_name(array.dtype)}, not {type_.dtype}; expected "
@@ -298,7 +298,7 @@ def without_gradient(value: Any) -> Any:
     return value.detach() if getattr(value, "requires_grad", False) is True else value
 
 
-def _as_array(value: Any, dtype: str, name: str) -> np.ndarray:
+def as_array(value: Any, dtype: str, name: str) -> np.ndarray:
     """Return numpy's view of any library's array; numbers and lists, which have no data type, get the expected one."""
     if isinstance(value, np.ndarray):
         return np.asarray(value)

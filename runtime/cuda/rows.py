@@ -90,11 +90,11 @@ class CudaCacheMemory:
     def __init__(self, adopt: Callable[[Any, Any], Any]) -> None:
         self._adopt, self._host = adopt, HostCacheMemory()
 
-    def given(self, value: Any, dtype: str, stream: Any) -> Any:
+    def given(self, name: str, value: Any, dtype: str, stream: Any) -> Any:
         if isinstance(value, DeviceRows):
             return DeviceRows(self._adopt(value.buffer, stream), value.axis, value.shape[value.axis])
         found = self._adopt(value, stream)
-        return self._host.given(value, dtype, stream) if found is None else found
+        return self._host.given(name, value, dtype, stream) if found is None else found
 
     def room(self, array: Any, axis: int) -> DeviceArray | None:
         return array.buffer if isinstance(array, DeviceRows) and array.axis == axis else None

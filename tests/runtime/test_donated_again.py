@@ -175,6 +175,19 @@ def test_views_of_other_libraries_stay_in_their_buffers() -> None:
         assert len(module._caches._memory._made) == 0
 
 
+def test_tensors_that_cannot_be_read_as_they_are() -> None:
+    """With gradients, which are left; of a data type that numpy lacks; and of numbers in lists, as other inputs."""
+    torch = pytest.importorskip("torch")
+    rows = torch.ones(1, 2, 3, 4, requires_grad=True)
+    with loaded() as module:
+        for given in (rows, rows.tolist()):
+            found = module.run({"x": X, **dict.fromkeys(PASTS, given)})
+            np.testing.assert_array_equal(found["k"], np.concatenate([np.ones((1, 2, 3, 4)), X], 2))
+        half = dict.fromkeys(PASTS, torch.ones(1, 2, 3, 4, dtype=torch.bfloat16))
+        assert "'past_k' of Tensor cannot be read as an array of float32" in refused(module, {"x": X, **half})
+        assert "'past_k' is None" in refused(module, {"x": X, **dict.fromkeys(PASTS)})
+
+
 @pytest.mark.parametrize("locked", ["rows", "buffer"])
 def test_what_becomes_read_only_is_not_written_any_more(locked: str) -> None:
     with loaded() as module:
