@@ -400,7 +400,7 @@ def sized(type_: Type, hint: str) -> Type:
 def found_size(hint: str, most: int) -> Size | str:
     """Return a size of at most `most` that only a run can tell; unknown where there are no symbols."""
     symbols = _IN_FORCE.get()
-    return UNKNOWN if symbols is None else symbols.found(hint, most)
+    return UNKNOWN if symbols is None else symbols.found(hint, min(most, (1 << 63) - 1))
 
 
 @contextmanager

@@ -414,3 +414,16 @@ def test_places_that_are_found_twice_in_a_mask_are_as_many() -> None:
     x, chosen = np.arange(5, dtype=np.float32), np.array([1, 0, 0, 1, 1], bool)
     (found,) = run(text, [{"x": x, "p": chosen}], "cpu")
     np.testing.assert_allclose(found["y"], np.where(chosen, np.exp(x), x), rtol=1e-6)
+
+
+def test_what_is_found_in_three_open_dimensions_is_cut_to_a_known_size() -> None:
+    """As many as a vision-language model has features of images: 2 ** 68 elements are more than an int64 counts."""
+    text = """(float[n, m, 64] x, bool[n, m, 64] p, float[32] v) => (float[n, m, 64] y) <int64[1] zero = {0}> {
+        a = NonZero(p)  b = Transpose(a)  c = Shape<start = 0, end = 1>(b)  d = Slice(v, zero, c)
+        y = ScatterND(x, b, d) }"""
+    x, v = np.zeros((2, 3, 64), np.float32), np.arange(32, dtype=np.float32)
+    chosen = np.arange(384).reshape(x.shape) % 13 == 5
+    want = x.copy()
+    want[chosen] = v[: chosen.sum()]
+    (found,) = run(text, [{"x": x, "p": chosen, "v": v}], "cpu")
+    np.testing.assert_array_equal(found["y"], want)
