@@ -89,7 +89,8 @@ def _is_size(expr: Expr, size: Size) -> bool:
     for factor in factors:
         match = next((n for n, other in enumerate(others) if tvm_ffi.structural_equal(factor, other)), None)
         if match is None:
-            return False
+            apart = tvm.sym.Analyzer().simplify(expr - in_kernel(size))  # 2 * (t - 1) is 2 * t - 2
+            return isinstance(apart, tirx.IntImm) and int(apart.value) == 0
         del others[match]
     return number == other_number and not others
 

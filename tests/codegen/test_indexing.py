@@ -8,6 +8,9 @@ from tvm import tirx
 from tvm.ir import Range
 
 from tilestitch.codegen.compute.indexing import ravel, unravel
+from tilestitch.codegen.compute.narrow_sizes import in_int64
+from tilestitch.compiler.ir.in_kernel import lowering
+from tilestitch.compiler.ir.sizes import Symbol, size_of
 
 
 @pytest.mark.parametrize("shape", [(28, 28), (3, 7, 11), (2, 3, 5, 7)])
@@ -33,3 +36,12 @@ def test_what_does_not_belong_together_stays_apart() -> None:
         analyzer = tvm.sym.Analyzer()
         analyzer.bind(p, Range(number, number + 1))
         assert int(analyzer.simplify(evaluated).value) == number // 7 % 3 * 7 + number % 7
+
+
+def test_sizes_that_are_sums_are_found_in_any_form() -> None:
+    t, p = tirx.Var("t", "int64"), tirx.Var("p", "int64")
+    size, doubled = 2 * size_of(Symbol("t", 2)) - 2, (t - 1) * 2
+    with lowering(lambda other: in_int64(other, {"t": t})):
+        entries = tirx.FloorDiv(p, doubled), tirx.FloorMod(p, doubled)
+        assert ravel(entries, (9, size)).same_as(p)
+        assert "%" in str(ravel(entries, (9, size + 1)))

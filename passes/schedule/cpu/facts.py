@@ -193,8 +193,9 @@ def _attention(view: GroupView, roles: Roles, plan: AttentionPlan, isa: Isa) -> 
     part = _tiled(view, roles, operands, (plan.parts, plan.parts), attention_cycles(plan, isa), plan, isa)
     counts = evaluations(view.nodes, view.outputs, roles)
     products = (a for a in part.arithmetic if a.unit in ("fma", "mma"))
-    others = (a for a in arithmetic_of(of_each_key(roles), counts, plan.shape.acc_dtype) if a.unit != "fma")
-    return replace(part, arithmetic=(*products, *others))
+    nodes, dtype = of_each_key(roles), plan.shape.acc_dtype
+    others = (a for a in arithmetic_of(nodes, counts, dtype) if a.unit != "fma")
+    return replace(part, arithmetic=(*products, *others, *scalars(nodes, counts, dtype)))
 
 
 def _again(plan: AnchoredPlan) -> tuple[int, int]:

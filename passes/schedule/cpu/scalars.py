@@ -12,6 +12,8 @@ STRIDED = 0.35
 """Steps per element at an equal distance from its neighbours, of which none may be predicted to be slower than nominal
 ones.
 """
+DIVIDED = 4
+"""Steps per element of padded rows that is located by a division, as rows of another length begin anywhere in them."""
 GATHERS = frozenset({"gather", "gather_elements", "gather_nd"})
 
 
@@ -83,8 +85,19 @@ def _picks(node: Node) -> bool:
     return node.op in GATHERS or (node.op == "pad" and node.attrs["mode"] != "constant")
 
 
+def _splits_rows(node: Node) -> bool:
+    """Return whether rows of a reshape begin anywhere in those of its operand."""
+    if node.op != "reshape" or 0 in node.output.shape:
+        return False
+    before, after = (value.shape[-1] if value.shape else 1 for value in (node.inputs[0], node.output))
+    return before % after != 0 != after % before
+
+
 def scalars(nodes: Iterable[Node], counts: Mapping[Value, float], dtype: str) -> Iterator[Arithmetic]:
     """Yield the scalar steps of `nodes`; `counts`: evaluations of their results."""
-    steps = int(sum(counts.get(node.outputs[0], 0.0) * steps for node in nodes if (steps := scalar_steps(node))))
+    nodes = list(nodes)
+    padded = any(node.op in ("concat", "pad") and scalar_steps(node) for node in nodes)
+    each = {node: DIVIDED if padded and _splits_rows(node) else scalar_steps(node) for node in nodes}
+    steps = int(sum(counts.get(node.outputs[0], 0.0) * steps for node, steps in each.items() if steps))
     if steps:
         yield Arithmetic("scalar", dtype, steps)

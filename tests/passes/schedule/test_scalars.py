@@ -15,7 +15,7 @@ from tilestitch.cost_model.analytical import AnalyticalModel
 from tilestitch.passes import PassContext, TargetInfo, make_plan, run_pipeline
 from tilestitch.passes.plan.cpu.schedules import CpuGemmSchedule, CpuGemvSchedule
 from tilestitch.passes.schedule.cpu.loops import choose_loops
-from tilestitch.passes.schedule.cpu.scalars import STRIDED, apart, scalar_steps
+from tilestitch.passes.schedule.cpu.scalars import DIVIDED, STRIDED, apart, scalar_steps, scalars
 from tilestitch.passes.schedule.device import device_of
 from tilestitch.passes.schedule.facts import group_facts, nodes_by_name
 
@@ -45,6 +45,38 @@ def test_steps_of_an_element(moved: str) -> None:
     inputs = "%x: float32[6,8], %i: int64[3], %e: int64[2,8], %p: int64[4,2], %r: int64[4,1]"
     (node,) = graph(f"  %y = {moved}", inputs).nodes
     assert scalar_steps(node) == MOVED[moved]
+
+
+def test_rows_that_begin_anywhere_in_padded_rows_are_located_by_divisions() -> None:
+    lines = '  %p = pad(%x) {before = [0, 1], after = [0, 0], mode = "constant"} : float32[6,9]\n'
+    nodes = graph(lines + "  %y = reshape(%p) {shape = [9, 6]} : float32[9,6]").nodes
+    counts = {node.output: 54.0 for node in nodes}
+    assert [each.operations for each in scalars(nodes, counts, "float32")] == [54 + DIVIDED * 54]
+    assert not list(scalars(nodes[1:], counts, "float32"))
+
+
+SHIFTED = """
+  %p = matmul(%q, %r) {trans_b = true} : float32[1,4,80,159]
+  %o = pad(%p) {before = [0, 0, 0, 1], after = [0, 0, 0, 0], mode = "constant"} : float32[1,4,80,160]  node "pad"
+  %a = reshape(%o) {shape = [1, 4, 160, 80]} : float32[1,4,160,80]
+  %b = slice(%a) {starts = [0, 0, 1, 0], sizes = [1, 4, 159, 80], steps = [1, 1, 1, 1]} : float32[1,4,159,80]
+  %c = reshape(%b) {shape = [1, 4, 80, 159]} : float32[1,4,80,159]
+  %d = slice(%c) {starts = [0, 0, 0, 0], sizes = [1, 4, 80, 80], steps = [1, 1, 1, 1]} : float32[1,4,80,80]
+  %s = matmul(%q, %k) {trans_b = true} : float32[1,4,80,80]
+  %t = add(%s, %d) : float32[1,4,80,80]
+  %m = reduce_max(%t) {axes = [3], keepdims = true} : float32[1,4,80,1]
+  %u = sub(%t, %m) : float32[1,4,80,80]
+  %e = exp(%u) : float32[1,4,80,80]  node "exp"
+  %n = reduce_sum(%e) {axes = [3], keepdims = true} : float32[1,4,80,1]
+  %w = div(%e, %n) : float32[1,4,80,80]
+  %y = matmul(%w, %v) : float32[1,4,80,16]"""
+
+
+def test_padded_scores_by_relative_position_are_stored_before_attention() -> None:
+    """As Conformers shift them: the kernel then reads contiguous elements."""
+    inputs = ", ".join(f"%{name}: float32[1,4,{rows},16]" for name, rows in zip("qkvr", (80, 80, 80, 159), strict=True))
+    *_, attention = make_plan(graph(SHIFTED, inputs), PassContext(TARGET, {"planner": "explore"})).groups
+    assert "exp" in attention.nodes and "pad" not in attention.nodes
 
 
 def fused(x: str, prologue: str) -> tuple[int, float, float]:
