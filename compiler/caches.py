@@ -26,38 +26,45 @@ from tilestitch.runtime.types import TensorType as RuntimeType
 from .errors import OptionError
 
 
-def length_classes(graphs: Sequence[Graph], patterns: Sequence[str]) -> dict[str, int]:
+def length_classes(graphs: Sequence[Graph], patterns: Sequence[str]) -> dict[str, tuple[int, int]]:
     """Return, for each input of these names, a number that is shared by inputs of equal length in all of the graphs:
-    the specialisations of a model, which have the same inputs. Raises OptionError for an input that cannot be grown.
+    the specialisations of a model, which have the same inputs; and which output it is in all of them. Raises
+    OptionError for an input that cannot be grown.
     """
-    found = []
+    found, outputs = [], dict[str, list[int]]()
     for graph in graphs:
         for value in _chosen(graph, patterns):
             _store_in_place(graph, value)
-        axes = {value: _growing(graph, value).attrs["axis"] for value in _chosen(graph, patterns)}
-        found.append({value.name: value.tensor_type.shape[axis] for value, axis in axes.items()})
+        grown = {value: _growing(graph, value) for value in _chosen(graph, patterns)}
+        found.append({value.name: value.tensor_type.shape[node.attrs["axis"]] for value, node in grown.items()})
+        for value, node in grown.items():
+            here = [place for place, output in enumerate(graph.outputs) if output is node.output]
+            outputs[value.name] = [place for place in outputs.get(value.name, here) if place in here]
+            if not outputs[value.name]:
+                raise _no_output(value)
     classes: dict[tuple[Size | int, ...], int] = {}
-    return {name: classes.setdefault(tuple(of[name] for of in found), len(classes)) for name in found[0]}
+    return {
+        name: (classes.setdefault(tuple(of[name] for of in found), len(classes)), outputs[name][0]) for name in found[0]
+    }
 
 
-def with_caches(graph: Graph, output_names: Sequence[str], classes: Mapping[str, int]) -> tuple[Cache, ...]:
-    """Make the inputs that `length_classes` has numbers for grow in place, changing the graph in place."""
+def with_caches(graph: Graph, output_names: Sequence[str], classes: Mapping[str, tuple[int, int]]) -> tuple[Cache, ...]:
+    """Make the inputs of `length_classes` grow in place, changing the graph in place."""
     names, told = [v.name for v in graph.inputs], determined_by(graph.inputs)
     found, inputs = [], dict[int, Value]()
     for value in [v for v in graph.inputs if v.name in classes]:
-        concat, number = _growing(graph, value), classes[value.name]
+        concat, (number, place) = _growing(graph, value), classes[value.name]
         axis = concat.attrs["axis"]
         if number not in inputs:
             inputs[number] = _sizes_input(graph, value, concat, len(inputs))
         sizes = inputs[number]
-        output = output_names[graph.outputs.index(concat.output)]
         found.append(
             Cache(
-                value.name, output, names.index(value.name), _type(value), axis,
+                value.name, output_names[place], names.index(value.name), _type(value), axis,
                 runtime_size(concat.output.tensor_type.shape[axis] - value.tensor_type.shape[axis]), sizes.name,
             )
         )  # fmt: skip
-        _append(graph, value, concat, sizes.tensor_type.sizes[1])
+        _append(graph, value, concat, sizes.tensor_type.sizes[1], place)
     needed = told & symbols_of_values(v for node in graph.nodes for v in node.outputs)
     needed |= symbols_of_values(node.output for node in graph.nodes if node.op == "append")
     lost = sorted(str(symbol) for symbol in needed - determined_by(graph.inputs))
@@ -130,12 +137,15 @@ def _growing(graph: Graph, value: Value) -> Node:
             "TensorScatter or ScatterND alone, as docs/dynamic_shapes.md has it"
         )
     (concat,) = users
-    grows = concat.op == "append" or (len(concat.inputs) == 2 and concat.inputs[0] is value)
-    if not grows or list(graph.outputs).count(concat.output) != 1:
-        raise OptionError(
-            f"donate: what grows input {value.name} is no output of the model that has its new rows last; leave it out"
-        )
+    if concat.op != "append" and (len(concat.inputs) != 2 or concat.inputs[0] is not value):
+        raise _no_output(value)
     return concat
+
+
+def _no_output(value: Value) -> OptionError:
+    return OptionError(
+        f"donate: what grows input {value.name} is no output of the model that has its new rows last; leave it out"
+    )
 
 
 def _sizes_input(graph: Graph, value: Value, concat: Node, number: int) -> Value:
@@ -151,7 +161,7 @@ def _sizes_input(graph: Graph, value: Value, concat: Node, number: int) -> Value
     return graph.add_input(f"sizes_of_{capacity.name}", TensorType("bool", (length, size_of(capacity), 0)))
 
 
-def _append(graph: Graph, value: Value, concat: Node, capacity: Size) -> None:
+def _append(graph: Graph, value: Value, concat: Node, capacity: Size, place: int) -> None:
     axis, whole = concat.attrs["axis"], concat.output
     operands, attrs = concat.inputs[1:], {"at": value.tensor_type.shape[axis]}
     if concat.op == "append":
@@ -163,7 +173,7 @@ def _append(graph: Graph, value: Value, concat: Node, capacity: Size) -> None:
     emit, rank = partial(graph.emit, origins=concat.origins, insert_before=concat), whole.tensor_type.rank
     buffer = emit("append", *operands, cache=value.name, axis=axis, capacity=capacity, **attrs)
     rows = emit("slice", buffer, starts=(0,) * rank, steps=(1,) * rank, sizes=whole.tensor_type.shape)
-    graph.outputs = [buffer if output is whole else output for output in graph.outputs]
+    graph.outputs = [buffer if number == place else output for number, output in enumerate(graph.outputs)]
     graph.replace_uses(whole, rows)
     whole.name, buffer.name = buffer.name, whole.name
     graph.remove(concat)

@@ -115,7 +115,7 @@ class Job:
         return convert
 
     def _planned(
-        self, variant: Variant, classes: Mapping[str, int], replay: StitchPlan | None, folder: Path | None,
+        self, variant: Variant, classes: Mapping[str, tuple[int, int]], replay: StitchPlan | None, folder: Path | None,
         panels: Panels,
     ) -> Prepared:  # fmt: skip
         from tilestitch.codegen.assemble import Planned

@@ -470,3 +470,19 @@ def test_sizes_that_the_data_decides_do_not_depend_on_caches() -> None:
     with load(compile_model(model, num_threads=1, donate=["past"]).to_bytes(), donate=["past"]) as module:
         feeds = {"past": np.ones((9, 4), np.float32)[:3], "x": np.eye(2, 4, dtype=np.float32)}
         assert_runs_as_with_onnx_runtime(model, module, feeds)
+
+
+def test_rows_that_are_other_outputs_too() -> None:
+    """The cache is the output that has its rows in all specialisations: the first one has them where there is one."""
+    ends = [helper.make_node("Constant", [], [name], value_ints=[n]) for name, n in (("start", 0), ("end", 1))]
+    first = helper.make_node("Slice", ["whole", "start", "end", "start"], ["first"])
+    again = helper.make_node("Identity", ["whole"], ["again"])
+    model = small([CONCAT, *ends, first, again], ["first", "whole", "again"])
+    with load(compile_model(model, num_threads=1, donate=["past"]).to_bytes(), donate=["past"]) as module:
+        for past, new in ((0, 1), (3, 2), (1, 1), (0, 2)):
+            buffer = np.random.default_rng(past).standard_normal((9, 4)).astype(np.float32)
+            feeds = {"past": buffer[:past], "x": np.full((new, 4), 5, np.float32)}
+            assert_runs_as_with_onnx_runtime(model, module, feeds)
+            found = module.run(feeds)
+            assert np.shares_memory(found["whole"], buffer)
+            assert not any(np.shares_memory(found[name], buffer) for name in ("first", "again"))
