@@ -146,13 +146,13 @@ class _Parser:
             return int(text)
         names = re.findall(r"[^\W\d]\w*", text)
         known = [name for name in names if name in self.symbols or name in ("max", "min")]
-        return parse_size(text, self.symbols) if known and len(known) == len(names) else text
+        return parse_size(text, self.symbols, as_written=True) if known and len(known) == len(names) else text
 
     def plain(self, value: Any) -> Any:
         if isinstance(value, list):
             return tuple(self.plain(v) for v in value)
         if isinstance(value, dict) and value.keys() == {"size"}:
-            return parse_size(value["size"], self.symbols)
+            return parse_size(value["size"], self.symbols, as_written=True)
         return value
 
     def ranges(self) -> Iterator[Symbol]:
