@@ -157,7 +157,9 @@ class Polynomial:
         for found in (_bounds_of_remainders(self.terms), _bounds_by_cases(self.terms)):
             if found is not None:
                 low, high = max(low, found[0]), min(high, found[1])
-        return low, high
+        constant = self.terms.get((), 0)
+        step = gcd(*(factor for monomial, factor in self.terms.items() if monomial))
+        return constant - (constant - low) // step * step, constant + (high - constant) // step * step
 
     @cached_property
     def symbols(self) -> frozenset[Symbol]:

@@ -177,6 +177,13 @@ def test_bounds_see_what_a_minimum_shares_with_the_rest_of_a_sum() -> None:
     assert largest(0, S - dropped) == S - dropped
 
 
+def test_bounds_are_values_of_a_sum_of_multiples() -> None:
+    """Memory of blocks of 64 bytes holds counts of 8 bytes, of as many blocks of rows."""
+    rows = 3 * (S - largest(0, S - P))
+    assert bounds_of(64 * ceil_div(rows, 8192) - 8 * ceil_div(rows, 1024)) == (0, 56)
+    assert bounds_of(4 * (S % 2) - 6 * (P % 3) + 1) == (-11, 5)
+
+
 def test_division_by_what_may_be_0_raises() -> None:
     with pytest.raises(UndecidedError, match="p > 0"):
         S // P
