@@ -76,6 +76,10 @@ class _Term:
     def __str__(self) -> str:
         return self.text
 
+    def stays(self, values: Mapping[str, Integer]) -> bool:
+        """Return whether none of its symbols has a value: then nothing is simplified, as by `over`."""
+        return values.keys().isdisjoint(symbol.name for symbol in self.symbols)
+
 
 class Quotient(_Term):
     """The floor of `dividend / divisor`; the divisor is positive."""
@@ -88,6 +92,8 @@ class Quotient(_Term):
         self.text = f"{_factor(dividend)} // {_factor(divisor)}"
 
     def at(self, values: Mapping[str, Integer]) -> Integer:
+        if self.stays(values):
+            return Polynomial({(self,): 1})
         return at(self.dividend, values) // at(self.divisor, values)
 
     def over(self, symbols: Mapping[str, Symbol]) -> Quotient:
@@ -106,6 +112,8 @@ class Extreme(_Term):
         self.text = f"{name}({operands[0]}, {operands[1]})"
 
     def at(self, values: Mapping[str, Integer]) -> Integer:
+        if self.stays(values):
+            return Polynomial({(self,): 1})
         return _extreme(self.name, *(at(operand, values) for operand in self.operands))
 
     def over(self, symbols: Mapping[str, Symbol]) -> Extreme:

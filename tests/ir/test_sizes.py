@@ -87,6 +87,14 @@ def test_its_text_reads_back_over_ranges_that_were_narrowed_later(tree: Any) -> 
     assert parse_size(str(narrowed), names, as_written=True) == narrowed
 
 
+def test_other_sizes_are_not_simplified_where_some_become_known() -> None:
+    """The minimum is not `n` where `m` is 0, which it may be although its range was narrowed."""
+    n, m = Symbol("n", 0, 9), Symbol("m", 0, 9)
+    size = smallest(size_of(n), size_of(m)) // 2 * B
+    narrow = {"n": Symbol("n", 1, 1, or_empty=True), "m": Symbol("m", 1, 9, or_empty=True)}
+    assert str(at(over(size, narrow), {"b": 3})) == "3 * ((min(m, n)) // 2)"
+
+
 def test_whether_there_is_any_is_told_from_a_minimum() -> None:
     n = Symbol("n", 1, 9, or_empty=True)
     assert str(if_any(n)) != str(smallest(size_of(Symbol("n", 0, 9)), 1))
