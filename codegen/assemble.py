@@ -1,7 +1,5 @@
 """From planned graphs to the contents of an artifact: lower every group, compile, link, and have programs written."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial

@@ -1,7 +1,5 @@
 """Interface of a target for the assembler: lower groups, compile launches, and write a run of them as one step."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol

@@ -1,7 +1,5 @@
 """A group of the plan with its names resolved, as templates of any target see it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from tvm.tirx import IntImm

@@ -1,7 +1,5 @@
 """Disk cache of compiled kernels, keyed by the hash of their inputs. Damaged entries count as missing."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import os

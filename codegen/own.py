@@ -1,7 +1,5 @@
 """TIR of plug-ins: its buffer parameters become views of the pointers that launches pass."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from math import prod
 from typing import Any

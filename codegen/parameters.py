@@ -1,7 +1,5 @@
 """Kernel parameters as the artifact records them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """Checks that the emitted launches of a group are those of the plan."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Groups with kernels from a plug-in: its kernels become launches of the backend."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol

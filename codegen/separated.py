@@ -5,8 +5,6 @@ contains it. One-element constants in which many otherwise equal groups differ, 
 quantised model's layers.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any

@@ -2,8 +2,6 @@
 stored once, in the matmul's layout, and kernels that gather rows read that.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, TypeAlias

@@ -1,7 +1,5 @@
 """The artifact's tensors: constants unchanged, and in the layouts of kernels."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, field
 

@@ -5,8 +5,6 @@ takes time exponential in their depth (a minute for two calls of `exp`). It does
 memory, which LLVM turns into registers again.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import tvm_ffi

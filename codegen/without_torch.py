@@ -4,8 +4,6 @@ PyTorch takes two to four seconds of every compiling process, and code generatio
 because of symbols that clashed on Windows, where it still does.
 """
 
-from __future__ import annotations
-
 import contextlib
 import importlib
 import importlib.util

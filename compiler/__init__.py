@@ -3,8 +3,6 @@
 What is named here is loaded on first use: importing a sub-package (`tilestitch.compiler.ir`, say) does not import TVM.
 """
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:

@@ -5,8 +5,6 @@ for more, of which readers of the whole read the first rows. The input is no lon
 buffer. Its length and the buffer's capacity are the shape of an input without elements.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 from functools import partial

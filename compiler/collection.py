@@ -1,7 +1,5 @@
 """How often Python looks for cyclic garbage during a compilation."""
 
-from __future__ import annotations
-
 import gc
 import threading
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Errors and warnings of the compiler's driver. `exit_code` is what the command line returns for them."""
 
-from __future__ import annotations
-
 
 class OptionError(Exception):
     """Invalid or conflicting options of `compile_model`."""

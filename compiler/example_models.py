@@ -3,8 +3,6 @@
 They have the architecture of the networks of these names, but were never trained.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Choice of the latency model: a model by name, a plug-in, or records of measured kernels."""
 
-from __future__ import annotations
-
 import os
 
 from tilestitch.cost_model.errors import MeasurementError

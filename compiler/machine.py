@@ -1,7 +1,5 @@
 """Description of this machine in records of measured kernels."""
 
-from __future__ import annotations
-
 import platform
 from importlib.metadata import version
 from pathlib import Path

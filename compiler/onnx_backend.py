@@ -7,8 +7,6 @@ Models are compiled in memory, and run with one thread unless `num_threads` says
 `EMULATOR`: GPU kernels on the emulated device.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Reader of plans to be replayed, shown or compared."""
 
-from __future__ import annotations
-
 import os
 import zipfile
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """The report of a compilation: one HTML file without references to anything outside itself."""
 
-from __future__ import annotations
-
 import html
 import json
 import os

@@ -1,7 +1,5 @@
 """Names the ONNX node and the value whose size prevents compiling a model for all sizes."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager

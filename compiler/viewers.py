@@ -1,7 +1,5 @@
 """The graph for viewers: as Graphviz text, nodes of one group in one box; as an ONNX file, for Netron."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from typing import Any

@@ -4,8 +4,6 @@ Values there hold [heads, queries, keys] in row-major order; kernels count them 
 of a batch element may be those of several heads.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

@@ -4,8 +4,6 @@ bool is stored as bytes 0 and 1, bfloat16 as the upper half of a float32; half f
 in float32 and rounded to nearest-even where they are stored.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

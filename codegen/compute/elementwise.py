@@ -5,8 +5,6 @@ names an expression that is used more than once. Signed arithmetic goes through 
 LLVM cannot assume that it does not.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Pull-style evaluation: the TIR expression of any value of a group at given indices, by recursion over its nodes."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any

@@ -1,7 +1,5 @@
 """Run-time indices out of range: how kernels detect them, and their messages."""
 
-from __future__ import annotations
-
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 

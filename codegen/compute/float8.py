@@ -3,8 +3,6 @@
 e4m3fn has no infinities: out of range is NaN. Rounding is to nearest, ties to even.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any

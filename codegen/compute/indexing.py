@@ -1,7 +1,5 @@
 """Index arithmetic (`compiler.ir.indexing`) on Python integers and TIR integer expressions."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import tvm.sym

@@ -4,8 +4,6 @@ No rule reads outside its operands, whatever the run-time indices: those are cla
 checked separately (`index_checks`), so that reading needs no branch.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate

@@ -1,7 +1,5 @@
 """Lexicographic order of rows."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from tvm import tirx

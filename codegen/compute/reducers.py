@@ -1,7 +1,5 @@
 """Reduction steps, and the combination of partial results."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

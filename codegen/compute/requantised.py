@@ -1,7 +1,5 @@
 """Values that a kernel quantises and dequantises again but keeps as rounded, clamped floats, by its plan."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar

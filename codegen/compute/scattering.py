@@ -1,7 +1,5 @@
 """Semantics of scatters on any target: where updates go, and how they change the element there."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from math import prod
 from typing import Any

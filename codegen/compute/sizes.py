@@ -1,7 +1,5 @@
 """Open sizes inside kernels: expressions over the values of the graph's symbols, which are an argument."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar

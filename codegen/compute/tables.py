@@ -4,8 +4,6 @@ There is no such memory. The name of the buffer encodes the table, and the targe
 instruction or a function (`codegen/cpu/toolchain/tables.py`).
 """
 
-from __future__ import annotations
-
 from functools import lru_cache
 from typing import Any
 

@@ -6,8 +6,6 @@ is used more than once. The polynomials are weighted least-maximum fits made for
 tests/codegen/test_vecmath.py measures the errors.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

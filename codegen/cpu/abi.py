@@ -3,8 +3,6 @@
 A kernel is `void NAME(const Arg *args, int64_t task, void *scratch)`; an `Arg` is 16 bytes with the pointer at byte 8.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass

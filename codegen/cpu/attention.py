@@ -7,8 +7,6 @@ operand. Results are divided by the sums as they are stored. Keys that no row of
 three.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from itertools import accumulate

@@ -1,7 +1,5 @@
 """The CPU as a target of the assembler: LLVM objects, linked into one library with the executor."""
 
-from __future__ import annotations
-
 import os
 import tempfile
 from collections.abc import Collection, Mapping, Sequence

@@ -5,8 +5,6 @@ all together. Values are scaled by their weights and added to the results, which
 hides from all queries are not read.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any

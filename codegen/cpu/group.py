@@ -1,7 +1,5 @@
 """From a group of the plan to kernel launches: selects the template and lists the arguments."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TypeAlias

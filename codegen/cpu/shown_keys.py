@@ -4,8 +4,6 @@ A score without its dot product says whether a mask hides it; see `tilestitch.pa
 queries leave out the panels of keys before the first and after the last one that a query of theirs sees.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

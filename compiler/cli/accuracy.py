@@ -1,7 +1,5 @@
 """Error of a result against a reference, and its tolerance."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any

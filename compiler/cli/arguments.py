@@ -1,7 +1,5 @@
 """Arguments that several commands share, and their text forms."""
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Iterable
 from typing import Any

@@ -5,8 +5,6 @@
 The engines take turns, so that other load on the machine affects all of them alike. Medians are compared.
 """
 
-from __future__ import annotations
-
 import argparse
 import functools
 import sys

@@ -9,8 +9,6 @@ an input instead. If --shape names an input again, that begins another set of sh
 specialisation for each set, and a run uses the one that fits.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import time

@@ -1,7 +1,5 @@
 """Reports what this machine has and what that allows. Exit code 4 when artifacts cannot be run or compiled here."""
 
-from __future__ import annotations
-
 import argparse
 import ctypes
 import importlib.metadata

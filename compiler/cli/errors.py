@@ -3,8 +3,6 @@
 The meaning of the codes is a contract.
 """
 
-from __future__ import annotations
-
 OK = 0
 USER = 1
 UNSUPPORTED = 2

@@ -5,8 +5,6 @@ transformer  an encoder of two layers, 128 wide: ids, int64 1x64
 resnet50     ResNet-50: image, float32 1x3x224x224
 """
 
-from __future__ import annotations
-
 import argparse
 
 from tilestitch.compiler.cli import errors

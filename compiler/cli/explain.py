@@ -3,8 +3,6 @@
 tilestitch explain model.tsm --node /encoder/layer.0/MatMul
 """
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path

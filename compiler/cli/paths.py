@@ -1,7 +1,5 @@
 """Files that commands read and write, checked before any work is done."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Sequence

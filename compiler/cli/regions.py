@@ -1,7 +1,5 @@
 """Description, for `explain`, of kernels that have a schedule for each region of a range of sizes."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The test cases that ship inside the onnx package."""
 
-from __future__ import annotations
-
 import re
 import warnings
 from collections.abc import Iterator, Sequence

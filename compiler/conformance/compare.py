@@ -1,7 +1,5 @@
 """Comparison of results: same structure, dtype and shape, and values within the tolerance of the dtype."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

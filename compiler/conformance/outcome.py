@@ -1,7 +1,5 @@
 """Outcome of one case, and the recognition of outcomes with the same cause."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import asdict, dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """Reports of a run: a summary, a page for docs/, and the changes since another run."""
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 

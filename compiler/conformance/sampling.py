@@ -1,7 +1,5 @@
 """A deterministic sample of the cases, spread over operators and element types."""
 
-from __future__ import annotations
-
 import hashlib
 from collections import defaultdict
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """The GPUs of forecasts: rows of the device table, or data sheets in JSON files."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from pathlib import Path
 

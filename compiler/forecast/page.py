@@ -1,7 +1,5 @@
 """Forecasts as one HTML page without scripts: a plot of latencies, and a timeline of launches for each forecast."""
 
-from __future__ import annotations
-
 import html
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

@@ -5,8 +5,6 @@ batched GEMM needs it contiguous. Fused: chains of element-wise operators with t
 after them; GEMMs stay as they are.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from math import prod

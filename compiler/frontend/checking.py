@@ -1,7 +1,5 @@
 """ONNX's checker, and how a model is presented to it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from math import prod
 from pathlib import Path

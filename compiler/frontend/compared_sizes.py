@@ -4,8 +4,6 @@ Exporters write `x.squeeze(1)` as an If: drop the dimension if its size is 1, el
 the rank, and the size is open, one of both is claimed.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import product
 

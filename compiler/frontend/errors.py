@@ -3,8 +3,6 @@
 `exit_code` is what the command line returns for the error: 1 a bad model, 2 a model that is not supported.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 

@@ -1,7 +1,5 @@
 """Size of a model once the calls of its own functions are expanded."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 
 from onnx import FunctionProto, ModelProto, NodeProto

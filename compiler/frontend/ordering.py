@@ -1,7 +1,5 @@
 """Topological sorting of nodes: ONNX requires it, but tools that append nodes do not maintain it."""
 
-from __future__ import annotations
-
 import heapq
 from collections.abc import MutableSequence, Sequence, Set
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """ONNX tensors as arrays. External data is memory-mapped, and only files inside the model's folder are opened."""
 
-from __future__ import annotations
-
 import os
 import stat
 from dataclasses import dataclass

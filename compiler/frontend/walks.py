@@ -1,7 +1,5 @@
 """Walks over ONNX graphs and the graphs in their nodes' attributes."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from itertools import chain
 

@@ -1,7 +1,5 @@
 """Assumptions on open sizes: operator rules that hold for some sizes only, and are checked at run time."""
 
-from __future__ import annotations
-
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager

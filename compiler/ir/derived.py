@@ -1,7 +1,5 @@
 """Constants derived from others, memoised so that the specialisations of a model share weights."""
 
-from __future__ import annotations
-
 import weakref
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """Errors of the graph IR."""
 
-from __future__ import annotations
-
 
 class IRError(Exception):
     """Base class of the IR's errors; messages name the node or value and the remedy."""

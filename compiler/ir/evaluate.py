@@ -1,7 +1,5 @@
 """Evaluation of a graph with numpy: the reference against which passes and code generation are tested."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

@@ -4,8 +4,6 @@ An index is a tuple with one entry a dimension. Entries are Python integers, or 
 `//` and `%` with integers: `affine.Affine`, or what a code generator writes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any

@@ -2,8 +2,6 @@
 from.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from math import prod
 

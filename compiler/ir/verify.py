@@ -1,7 +1,5 @@
 """The verifier: every invariant of a graph, checked between passes in tests and on request."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from .errors import IRError, TypeRuleError, VerifyError

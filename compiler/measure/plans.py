@@ -1,7 +1,5 @@
 """Different legal plans of a graph: in fusion, and in the schedules of the kernels."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from random import Random

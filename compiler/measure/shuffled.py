@@ -1,7 +1,5 @@
 """The control among fusion rules: random unions, as far as legal and profitable."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from random import Random

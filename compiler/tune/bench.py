@@ -1,7 +1,5 @@
 """A kernel of a model as a graph of its own, which is compiled and timed with the inputs it has in the model."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf

@@ -1,7 +1,5 @@
 """The proof of what tuners found: in the whole model, with nothing beside it."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias

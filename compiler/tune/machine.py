@@ -1,7 +1,5 @@
 """What kernels are tuned on: the CPU of this machine, or one of its GPUs (`gpu`)."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Records of the kernels of a plan, from their times in a model."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from typing import Any

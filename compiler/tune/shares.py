@@ -5,8 +5,6 @@ tuning fast: Dhakal et al., "Spatial Sharing of GPU for Autotuning DNN models" (
 share memory bandwidth and the last cache, so what a share finds is confirmed alone, in the whole model (`confirm`).
 """
 
-from __future__ import annotations
-
 import multiprocessing
 import signal
 import time

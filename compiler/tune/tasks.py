@@ -1,7 +1,5 @@
 """Tuning tasks: the kernels of a plan, those of one structure as one task, and other schedules for them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 

@@ -1,7 +1,5 @@
 """Turns of tuners on a device that they share: one at a time measures, since what runs beside it would slow it down."""
 
-from __future__ import annotations
-
 import fcntl
 import time
 from collections.abc import Callable, Iterator

@@ -5,8 +5,6 @@ offset by a midpoint; so the midpoint (or zero point) times the sum of the round
 block.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -5,8 +5,6 @@ of a block are exact for each plane, also as float32. A row is odd, and is multi
 so large that most others of their block would be inexact, since zero weights may hide these few.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from tvm import tirx

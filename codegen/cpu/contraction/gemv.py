@@ -6,8 +6,6 @@ with a vector of partial sums. One contiguous along its rows is multiplied by co
 added to the sums in the workspace. Either way a few long streams are read from memory at a time.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Groups around a matmul, with prologue and epilogue."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod

@@ -6,8 +6,6 @@ neighbours of 16 columns; one of the left operand is 64 bytes of 16 rows. See In
 volume 1, chapter 18.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass

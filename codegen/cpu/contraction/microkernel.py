@@ -5,8 +5,6 @@ operand, broadcasts one scalar of the left operand per row, and issues ``rows * 
 over rows and vectors are unrolled, so that LLVM keeps the accumulators in registers.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -6,8 +6,6 @@ The parts of both operands for a block stay in the second-level cache. So a task
 would not fit there as a whole, and the right operand is read from memory once, not by task after task.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from tvm.script.ir_builder import tirx as T

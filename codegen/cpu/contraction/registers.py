@@ -8,8 +8,6 @@ all registers clobbered in between, constants are loaded after that.
 Reductions that are deeper than their epilogues do not need it: blocks of the reduction, gates, taps of convolutions.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import tvm_ffi

@@ -1,7 +1,5 @@
 """Transposition of matrix tiles in registers."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 from tvm import tirx

@@ -3,8 +3,6 @@
 A panel holds, for each step, a word of every column: two bfloat16 or four bytes, neighbours along the reduction.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import reduce
 from typing import Any

@@ -1,7 +1,5 @@
 """Loops over windows of images, shared by convolution and pooling: kernel taps, borders."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 

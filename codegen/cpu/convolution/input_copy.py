@@ -4,8 +4,6 @@ The copy is channels-last whatever the layout of the input, and has zeros where 
 loops over it have no conditions. A pixel has room for whole steps of the reduction (``ConvPlan.room``).
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any

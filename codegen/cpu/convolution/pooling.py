@@ -4,8 +4,6 @@ The line is in the workspace with its padding, so that no column is at a border.
 de-interleaved by shuffles of whole vectors into as many phases as the stride: all windows then read neighbours.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -7,8 +7,6 @@ generation, rows are clamped by the loop's bounds: the interior has no condition
 proceeds line by line (`pooling`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 

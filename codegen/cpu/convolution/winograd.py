@@ -4,8 +4,6 @@ The transforms are those of Lavin and Gray (2016), section 4.1: with B', G and A
 the result is A' [(G g G') * (B' d B)] A.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """Accumulators of row-wise reductions: partial results in registers, joined at the end of a row."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any

@@ -3,8 +3,6 @@
 The loops are those of the schedule. The last dimension is vectorised; two dimensions may be tiled.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Kernels that check run-time indices of gathers."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -4,8 +4,6 @@ of append: new rows of a cache, stored after the existing ones.
 Tasks find the start of their results from running totals of the counts, and so are independent.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from tvm import tirx

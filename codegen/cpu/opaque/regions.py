@@ -1,7 +1,5 @@
 """The template of roi_align: samples of the bins of a region, interpolated between four neighbours."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from functools import reduce
 from typing import Any

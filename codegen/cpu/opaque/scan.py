@@ -1,7 +1,5 @@
 """The template of cumulative sums and products along an axis."""
 
-from __future__ import annotations
-
 from contextlib import ExitStack
 from typing import Any
 

@@ -2,8 +2,6 @@
 merge sort of row numbers.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any

@@ -2,8 +2,6 @@
 much.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from tvm import tirx

@@ -3,8 +3,6 @@
 M. Payne, R. Hanek: Radian reduction for trigonometric functions. SIGNUM Newsletter 18(1), 1983.
 """
 
-from __future__ import annotations
-
 import struct
 from functools import cache
 from typing import Any

@@ -1,7 +1,5 @@
 """From kernels as TIR to object code: equal kernels once, with names that depend only on the kernel's semantics."""
 
-from __future__ import annotations
-
 import hashlib
 import re
 import sys

@@ -1,7 +1,5 @@
 """Kernels that plug-ins provide as C text, compiled by this machine's C compiler."""
 
-from __future__ import annotations
-
 import platform
 import shutil
 import subprocess

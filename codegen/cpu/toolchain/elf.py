@@ -1,7 +1,5 @@
 """Reader of ELF64 relocatable objects, as LLVM writes them for x86-64 and aarch64, limited to what the linker needs."""
 
-from __future__ import annotations
-
 import os
 import struct
 from collections.abc import Iterator, Sequence

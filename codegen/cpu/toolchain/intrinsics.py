@@ -5,8 +5,6 @@ instructions where the processor's are fast, and otherwise loads one by one, too
 integers are one instruction that does both.
 """
 
-from __future__ import annotations
-
 from functools import cache
 from typing import Any
 

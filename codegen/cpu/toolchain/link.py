@@ -12,8 +12,6 @@ The file is laid out so that every address is also the offset in the file:
     writable     data; then, beyond the end of the file, zero-initialised data
 """
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field

@@ -5,8 +5,6 @@ G address of the symbol's slot in the global offset table (GOT), L address of a 
 x without its low 12 bits.
 """
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -4,8 +4,6 @@
 and `tdpbf16ps` do with their operands and sums: kernels with these lose nothing more by it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import cache
 from typing import Any

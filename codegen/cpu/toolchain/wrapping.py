@@ -6,8 +6,6 @@ to wrap. So 32-bit arithmetic is done in 64 bits, which LLVM narrows to one plai
 arithmetic in halves.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Constant blockwise-quantised weights, which passes keep or dequantise."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from tilestitch.compiler.ir import TensorType, Value

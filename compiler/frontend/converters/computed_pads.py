@@ -2,8 +2,6 @@
 time.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from tilestitch.compiler.ir import Value

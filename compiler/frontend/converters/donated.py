@@ -1,7 +1,5 @@
 """Caches in memory that a run may write to: new rows are stored there, and all else stays."""
 
-from __future__ import annotations
-
 from fnmatch import fnmatchcase
 
 from tilestitch.compiler.ir import Value

@@ -3,8 +3,6 @@
 Exporters produce them for sums of embeddings, and for lists that a model fills and then concatenates.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """Resize along axes of open size: tables of input positions and weights are computed at run time."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction

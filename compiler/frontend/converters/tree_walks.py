@@ -5,8 +5,6 @@ one row per lane: all tests of the trees' upper parts are evaluated, which clear
 well.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The converters of com.microsoft, ONNX Runtime's own operators, one module per family, merged into one table."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from . import (

@@ -1,7 +1,5 @@
 """Activation functions with a bias, a residual or a scale before or after them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 
 from tilestitch.compiler.ir import Value

@@ -1,7 +1,5 @@
 """Convolutions with a residual and an activation, and those with channels-last images."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from tilestitch.compiler.ir import Value

@@ -1,7 +1,5 @@
 """Blockwise-quantised weights of 2, 4 or 8 bits: matmuls with them, and gathers of their rows."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 

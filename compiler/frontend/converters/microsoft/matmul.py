@@ -1,7 +1,5 @@
 """Matmuls with transpositions, a scale, a bias or an activation."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 
 from tilestitch.compiler.ir import Value

@@ -5,8 +5,6 @@ do not depend on the token. So those of the keys are applied to the queries, and
 attention reads the codes themselves.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from tilestitch.compiler.ir import Value

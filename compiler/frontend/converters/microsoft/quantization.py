@@ -3,8 +3,6 @@
 Results are computed in float32 of dequantised operands and rounded once, so that they fuse with what follows.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 
 from tilestitch.compiler.ir import Value

@@ -1,7 +1,5 @@
 """Relative position biases of scores, as ONNX Runtime's optimiser emits them for T5."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import numpy as np

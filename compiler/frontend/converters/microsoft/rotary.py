@@ -1,7 +1,5 @@
 """Rotary position embeddings of given or implied positions."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import numpy as np

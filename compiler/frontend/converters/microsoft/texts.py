@@ -4,8 +4,6 @@ ONNX Runtime's regular expressions (RE2) find the longest match, Python's the fi
 characters and classes with repetition counts, and only such expressions are accepted.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 

@@ -5,8 +5,6 @@ Of T tokens so far the last L(T) are in the first rows of the cache, in order. W
 all fit. The contents of the other rows are unspecified and may not be finite.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from tilestitch.compiler.ir import Value
