@@ -108,6 +108,7 @@ class Job:
         names = () if self.plans else self.expose
         choosing = Choosing.on(self.context.target.is_gpu, self.options["precision"])
         checked = checked_model(self.source.model, self.source.folder, choosing=choosing, donated=self.donate)
+        _check_exposed(self.expose, [output.name for output in checked.proto.graph.output])
 
         def convert(shapes: ShapeSet, region: Region | None, whole: bool = False) -> ImportedModel:
             return convert_checked(checked, shapes, ranges=region, expose=names, whole=whole)
@@ -159,6 +160,13 @@ class Job:
         if folder:
             _write_views(folder, prepared.planned)
         return prepared
+
+
+def _check_exposed(names: Sequence[str], outputs: Sequence[str]) -> None:
+    """Raise OptionError for a name in `expose` that is given twice or is an output of the model."""
+    for number, name in enumerate(names):
+        if name in outputs or name in names[:number]:
+            raise OptionError(f"expose adds {name!r} to the outputs, where it is already; leave it out")
 
 
 def _check_kept(graph: Graph, patterns: Sequence[str]) -> None:

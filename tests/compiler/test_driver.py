@@ -212,6 +212,8 @@ def test_all_missing_operators_are_named_at_once() -> None:
         ({"favour": None}, "favour is None; give a list of points"),
         ({"keep_fp32": [1], "precision": "bf16"}, "keep_fp32 is .*; give a list of names"),
         ({"expose": "y"}, "expose is the text 'y'; give a list of names"),
+        ({"expose": ["y"]}, "expose adds 'y' to the outputs, where it is already; leave it out"),
+        ({"expose": ["h", "h"]}, "expose adds 'h' to the outputs, where it is already; leave it out"),
         ({"donate": "past_*"}, "donate is the text 'past_.'; give a list of names"),
         ({"plan": ""}, "plan is '', no StitchPlan"),
         ({"plan": 1}, "plan is 1, no StitchPlan"),
