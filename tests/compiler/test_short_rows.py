@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import onnx
+import onnx.parser
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from tilestitch.compiler import compile_model
+from tilestitch.passes.plan.cpu.loops import LoopPlan
 from tilestitch.passes.plan.cpu.schedules import CpuLoopSchedule
 from tilestitch.runtime import load
 
@@ -61,3 +63,34 @@ def test_open_images_become_channels_last() -> None:
         for size in ((1, 1), (30, 47), (64, 200)):
             x = np.random.default_rng(0).standard_normal((1, 3, *size)).astype(np.float32)
             np.testing.assert_array_equal(loaded.run({"x": x})["y"], expected(x))
+
+
+def turned(shape: tuple[int, ...], dtype: str, op: str) -> onnx.ModelProto:
+    """Channels-last, perhaps after something is computed."""
+    dims, made = ",".join(map(str, shape)), ",".join(map(str, (shape[0], *shape[2:], shape[1])))
+    axes = [0, *range(2, len(shape)), 1]
+    body = f"y = Transpose<perm={axes}>(x)" if not op else f"t = {op}(x)  y = Transpose<perm={axes}>(t)"
+    head = '<ir_version: 10, opset_import: ["": 21]> g '
+    return onnx.parser.parse_model(f"{head} ({dtype}[{dims}] x) => ({dtype}[{made}] y) {{ {body} }}")
+
+
+@pytest.mark.parametrize("target", ["cpu", "cpu:x86-64-v3"])
+@pytest.mark.parametrize("op", ["", "Neg"])
+@pytest.mark.parametrize("dtype", ["float", "float16", "double", "int8", "int16", "int64"])
+@pytest.mark.parametrize("shape", [(1, 3, 40, 50), (2, 4, 1201), (5, 2, 137), (1, 3, 70001)])
+def test_few_channels_are_interleaved_in_registers(shape: tuple[int, ...], dtype: str, op: str, target: str) -> None:
+    compiled = compile_model(turned(shape, dtype, op), target, num_threads=2)
+    (group,) = compiled.plan.groups
+    assert isinstance(group.schedule, CpuLoopSchedule)
+    assert LoopPlan(int(np.prod(shape)), group.schedule).interleaved == shape[1]
+    numpy_type = {"float": "float32", "double": "float64"}.get(dtype, dtype)
+    x = (np.random.default_rng(0).standard_normal(shape) * 99).astype(numpy_type)
+    with load(compiled.to_bytes(), num_threads=2) as loaded:
+        wanted = np.moveaxis(-x if op else x, 1, -1)
+        np.testing.assert_array_equal(loaded.run({"x": x})["y"], wanted)
+
+
+def test_large_images_are_divided_among_threads() -> None:
+    (group,) = compile_model(turned((1, 3, 640, 640), "float", ""), num_threads=2).plan.groups
+    assert isinstance(group.schedule, CpuLoopSchedule)
+    assert LoopPlan(3 * 640 * 640, group.schedule).tasks >= 8

@@ -13,11 +13,12 @@ from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
 from tilestitch.codegen.buffers import operand, operand_source
-from tilestitch.codegen.compute.dtypes import Expr
+from tilestitch.codegen.compute.dtypes import Expr, named, to_storage
 from tilestitch.codegen.compute.evaluator import Evaluator
-from tilestitch.codegen.compute.indexing import domain_indices, index_dtype_of, unravel
+from tilestitch.codegen.compute.indexing import domain_indices, index_dtype_of, ravel, unravel
 from tilestitch.codegen.compute.sizes import integer
 from tilestitch.codegen.cpu.abi import PackedArg, Parameter, kernel_function, store
+from tilestitch.codegen.cpu.contraction.transpose import interleaved
 from tilestitch.compiler.ir.graph import Node, Value
 from tilestitch.compiler.ir.ops import Kind, kind_of
 from tilestitch.compiler.ir.sizes import is_open
@@ -70,11 +71,21 @@ class _Emitter:
     results: Sequence[tuple[Value, TensorType, Any]]
     index_dtype: str
 
+    @property
+    def interleaved(self) -> int:
+        return self.loops.interleaved if len(self.results) == 1 else 1
+
+    @property
+    def outer_extents(self) -> tuple[int, ...]:
+        """The extents that rows are numbered over, those that are interleaved as one."""
+        extents = self.loops.outer_extents
+        return extents if self.interleaved == 1 else extents[:-1]
+
     def run(self, task: Expr) -> None:
         loops, chunk_size = self.loops, self.loops.schedule.chunk
         task = T.bind(T.cast(task, self.index_dtype))
         self.evaluator.assume(task, 0, loops.tasks)
-        rows = prod(loops.outer_extents)
+        rows = prod(self.outer_extents)
         block = T.bind(task // loops.chunks) if loops.is_cut else task
         start: Expr = 0
         end: Expr = loops.inner
@@ -86,14 +97,15 @@ class _Emitter:
         if rows == 1:
             self._row(0, start, end)
             return
-        first = T.bind(block * loops.schedule.rows)
-        with T.serial(first, T.min(first + loops.schedule.rows, rows)) as row, self.evaluator.scope((row, 0, rows)):
+        count = loops.schedule.rows // self.interleaved
+        first = T.bind(block * count)
+        with T.serial(first, T.min(first + count, rows)) as row, self.evaluator.scope((row, 0, rows)):
             self._row(row, start, end)
 
     def _row(self, row: Expr, start: Expr, end: Expr) -> None:
         loops = self.loops
-        outer = [i if isinstance(i, int) else T.bind(i) for i in unravel(row, loops.outer_extents)]
-        for i, extent in zip(outer, loops.outer_extents, strict=True):
+        outer = [i if isinstance(i, int) else T.bind(i) for i in unravel(row, self.outer_extents)]
+        for i, extent in zip(outer, self.outer_extents, strict=True):
             if not isinstance(i, int):
                 self.evaluator.assume(i, 0, extent)
         if loops.tiled is None:
@@ -172,6 +184,9 @@ class _Emitter:
             self._vector(outer, position, 1)
 
     def _vector(self, outer: Sequence[Expr], position: Expr, lanes: int) -> None:
+        if self.interleaved > 1:
+            self._interleaved(outer, position, lanes)
+            return
         if lanes == 1:
             with self.evaluator.scope():
                 self._store([*outer, position])
@@ -179,10 +194,28 @@ class _Emitter:
         with T.vectorized(0, lanes) as lane, self.evaluator.scope((lane, 0, lanes)):
             self._store([*outer, position + lane])
 
-    def _store(self, index: Sequence[Expr]) -> None:
-        evaluator = self.evaluator
+    def _interleaved(self, outer: Sequence[Expr], position: Expr, lanes: int) -> None:
+        ((value, type_, buffer),) = self.results
+
+        def read(row: int, lane: Expr) -> Expr:
+            with self.evaluator.scope(*([] if lanes == 1 else [(lane, 0, lanes)])):
+                (at,) = self._indices([*outer, row, position + lane])
+                return named(to_storage(self.evaluator.value(value, at), type_.dtype))
+
+        def write(number: int, vector: Expr) -> None:
+            (first,) = self._indices([*outer, 0, position])
+            at = self.evaluator.simplify(ravel(first, type_.sizes)) + number
+            T.buffer_store(buffer, vector, [at if lanes == 1 else T.ramp(at, 1, lanes)])
+
+        interleaved(self.interleaved, lanes, buffer.dtype, read, write)
+
+    def _indices(self, index: Sequence[Expr]) -> Sequence[Sequence[Expr]]:
+        """Return the index in each output at an index of the loops."""
         outputs = [value for value, _, _ in self.results]
         extents, index = self.loops.in_place(self.loops.schedule.extents), self.loops.in_place(index)
-        indices = domain_indices(outputs, extents, index, evaluator.simplify)
-        for (value, type_, buffer), at in zip(self.results, indices, strict=True):
+        return domain_indices(outputs, extents, index, self.evaluator.simplify)
+
+    def _store(self, index: Sequence[Expr]) -> None:
+        evaluator = self.evaluator
+        for (value, type_, buffer), at in zip(self.results, self._indices(index), strict=True):
             store(buffer, type_, at, evaluator.value(value, at), evaluator.simplify)

@@ -11,6 +11,9 @@ from tilestitch.compiler.ir.sizes import Size, is_open, largest
 from .limits import lane_reasons
 from .schedules import CpuLoopSchedule
 
+MOST_INTERLEAVED = 4
+"""Most rows of which vectors are interleaved: channels of an image, coordinates of a box."""
+
 T = TypeVar("T")
 
 
@@ -34,6 +37,18 @@ class LoopPlan:
         """Return per-dimension items given in loop order, in the output's order."""
         order = self.schedule.order
         return [walked[order.index(d)] for d in range(len(order))] if order else walked
+
+    @property
+    def interleaved(self) -> int:
+        """The rows whose vectors are interleaved before they are stored, where the loops exchange the output's last two
+        dimensions, and each task has all of the last one; else 1.
+        """
+        schedule, rank = self.schedule, len(self.schedule.order)
+        if schedule.order[-2:] != (rank - 1, rank - 2) or schedule.branches or schedule.edge:
+            return 1
+        rows = schedule.extents[-2]
+        known = not is_open(rows) and not is_open(self.inner) and schedule.lanes > 1
+        return rows if known and rows <= MOST_INTERLEAVED and schedule.rows % rows == 0 else 1
 
     @property
     def is_cut(self) -> bool:

@@ -20,6 +20,7 @@ from tilestitch.passes.plan.cpu.conv import ConvPlan, ConvTransposePlan
 from tilestitch.passes.plan.cpu.gemm import GemmPlan
 from tilestitch.passes.plan.cpu.gemv import GemvPlan
 from tilestitch.passes.plan.cpu.isa import TILE_BYTES_A_CYCLE, Isa
+from tilestitch.passes.plan.cpu.loops import LoopPlan
 from tilestitch.passes.plan.cpu.opaque import (
     AppendPlan,
     FoundPlan,
@@ -126,6 +127,8 @@ def _loops(
     cut = bool(schedule.cuts or schedule.branches)
     known = scalars((node for node in nodes if not (cut and node.op == "concat")), counts, work.dtype)
     picked, strided = apart(inputs, stored, schedule)
+    if len(stored) == 1 and LoopPlan(prod(schedule.extents), schedule).interleaved > 1:
+        strided -= 1
     arithmetic = (*work.arithmetic, *known, *apart_steps(picked, strided, nodes, counts, schedule, work.dtype))
     work = replace(work, arithmetic=arithmetic, lanes=schedule.lanes)
     return _chosen(nodes, work, schedule, picked=ceil(picked), strided=ceil(strided))

@@ -6,12 +6,14 @@ contiguous along another dimension than the output (a transpose), the two dimens
 """
 
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from math import prod
 
 from tilestitch.compiler.ir import Node, Value, op_spec
 from tilestitch.compiler.ir.accesses import Access, elementwise_walk
 from tilestitch.compiler.ir.types import storage_bytes
 from tilestitch.passes.plan.cpu.isa import Isa
+from tilestitch.passes.plan.cpu.loops import LoopPlan
 from tilestitch.passes.plan.cpu.schedules import CpuLoopSchedule
 from tilestitch.passes.plan.cpu.tiling import lines_kept
 
@@ -57,8 +59,8 @@ def choose_loops(nodes: Sequence[Node], inputs: Sequence[Value], outputs: Sequen
 
 def _across(inputs: Sequence[Value], outputs: Sequence[Value], lanes: int, grain: int) -> CpuLoopSchedule | None:
     """Return loops with vectors along the dimension in which operands are contiguous, where the last one is short, such
-    as the channels of a channels-first image. Elements are stored one by one, but no index needs divisions; None if
-    there is no such dimension, or it is short, too.
+    as the channels of a channels-first image. They are interleaved if they are few, else elements are stored one by
+    one, but no index needs divisions; None if there is no such dimension, or it is short, too.
     """
     extents, walk = elementwise_walk(inputs, outputs, inside=True)
     along = _tiled_dimension(extents, walk.accesses)
@@ -67,8 +69,15 @@ def _across(inputs: Sequence[Value], outputs: Sequence[Value], lanes: int, grain
     order = (*(d for d in range(len(extents)) if d != along), along)
     inner = extents[along]
     places = tuple(sorted(at for d, at in walk.cuts if d == along and 0 < at < inner))
-    rows = max(1, grain // inner)
-    return CpuLoopSchedule(tuple(extents[d] for d in order), lanes, inner, rows, cuts=places, order=order)
+    found = CpuLoopSchedule(
+        tuple(extents[d] for d in order), lanes, inner, max(1, grain // inner), cuts=places, order=order
+    )
+    rows = LoopPlan(prod(extents), replace(found, rows=extents[-1])).interleaved
+    if rows == 1:
+        return found
+    chunk = -(-max(grain // rows, lanes) // lanes) * lanes
+    chunk = chunk if inner >= 2 * chunk and not places else inner
+    return replace(found, rows=rows * max(1, grain // (rows * inner)), chunk=chunk)
 
 
 def _branches(extents: Sequence[int], cuts: Collection[tuple[int, int]]) -> tuple[int, tuple[int, ...]]:
