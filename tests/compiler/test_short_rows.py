@@ -9,7 +9,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from tilestitch.compiler import compile_model
-from tilestitch.passes.plan.cpu.loops import LoopPlan
+from tilestitch.compiler.cli import rivals
+from tilestitch.passes.plan.cpu.loops import LoopPlan, alternating
 from tilestitch.passes.plan.cpu.schedules import CpuLoopSchedule
 from tilestitch.runtime import load
 
@@ -65,32 +66,65 @@ def test_open_images_become_channels_last() -> None:
             np.testing.assert_array_equal(loaded.run({"x": x})["y"], expected(x))
 
 
-def turned(shape: tuple[int, ...], dtype: str, op: str) -> onnx.ModelProto:
-    """Channels-last, perhaps after something is computed."""
-    dims, made = ",".join(map(str, shape)), ",".join(map(str, (shape[0], *shape[2:], shape[1])))
-    axes = [0, *range(2, len(shape)), 1]
+def turned(shape: tuple[int, ...], dtype: str, op: str, *, back: bool) -> onnx.ModelProto:
+    """Made channels-last, or `back`, perhaps after something is computed."""
+    last = (shape[0], *shape[2:], shape[1])
+    axes = [0, len(shape) - 1, *range(1, len(shape) - 1)] if back else [0, *range(2, len(shape)), 1]
+    given, made = (",".join(map(str, dims)) for dims in ((last, shape) if back else (shape, last)))
     body = f"y = Transpose<perm={axes}>(x)" if not op else f"t = {op}(x)  y = Transpose<perm={axes}>(t)"
     head = '<ir_version: 10, opset_import: ["": 21]> g '
-    return onnx.parser.parse_model(f"{head} ({dtype}[{dims}] x) => ({dtype}[{made}] y) {{ {body} }}")
+    return onnx.parser.parse_model(f"{head} ({dtype}[{given}] x) => ({dtype}[{made}] y) {{ {body} }}")
 
 
+@pytest.mark.parametrize("back", [False, True])
 @pytest.mark.parametrize("target", ["cpu", "cpu:x86-64-v3"])
 @pytest.mark.parametrize("op", ["", "Neg"])
 @pytest.mark.parametrize("dtype", ["float", "float16", "double", "int8", "int16", "int64"])
 @pytest.mark.parametrize("shape", [(1, 3, 40, 50), (2, 4, 1201), (5, 2, 137), (1, 3, 70001)])
-def test_few_channels_are_interleaved_in_registers(shape: tuple[int, ...], dtype: str, op: str, target: str) -> None:
-    compiled = compile_model(turned(shape, dtype, op), target, num_threads=2)
+def test_few_channels_are_interleaved_and_separated_in_registers(
+    shape: tuple[int, ...], dtype: str, op: str, target: str, back: bool
+) -> None:
+    compiled = compile_model(turned(shape, dtype, op, back=back), target, num_threads=2)
     (group,) = compiled.plan.groups
     assert isinstance(group.schedule, CpuLoopSchedule)
-    assert LoopPlan(int(np.prod(shape)), group.schedule).interleaved == shape[1]
+    if back:
+        (node,) = (n for n in compiled.specialisations[0].graph.nodes if n.name == group.nodes[0])
+        ((last,), accesses) = (
+            node.inputs,
+            alternating(node.inputs, compiled.specialisations[0].graph.outputs, group.schedule),
+        )
+        assert accesses[0] == shape[1] and [a.value for a in accesses[1]] == [last]
+    else:
+        assert LoopPlan(int(np.prod(shape)), group.schedule).interleaved == shape[1]
     numpy_type = {"float": "float32", "double": "float64"}.get(dtype, dtype)
-    x = (np.random.default_rng(0).standard_normal(shape) * 99).astype(numpy_type)
+    given = (shape[0], *shape[2:], shape[1]) if back else shape
+    x = (np.random.default_rng(0).standard_normal(given) * 99).astype(numpy_type)
     with load(compiled.to_bytes(), num_threads=2) as loaded:
-        wanted = np.moveaxis(-x if op else x, 1, -1)
+        wanted = np.moveaxis(-x if op else x, *((-1, 1) if back else (1, -1)))
         np.testing.assert_array_equal(loaded.run({"x": x})["y"], wanted)
 
 
+@pytest.mark.parametrize("nodes", [
+    "t = Slice(x, one, many, axes)  y = Transpose<perm=[0, 3, 1, 2]>(t)",  # begins after the first pixel
+    "t = Transpose<perm=[0, 3, 1, 2]>(x)  u = Reshape(x, there)  y = Add(t, u)",  # the operand as it lies, too
+    "t = Pad(x, sides)  y = Transpose<perm=[0, 3, 1, 2]>(t)",
+    "t = Concat<axis=1>(x, x)  y = Transpose<perm=[0, 3, 1, 2]>(t)",
+    "t = Slice(x, one, many, last)  y = Transpose<perm=[0, 3, 1, 2]>(t)",  # two of three channels
+    "t = Transpose<perm=[0, 3, 1, 2]>(x)  w = Transpose<perm=[0, 3, 1, 2]>(v)  y = Sub(t, w)",
+])  # fmt: skip
+def test_only_what_lies_in_turn_is_separated(nodes: str) -> None:
+    model = onnx.parser.parse_model(f"""<ir_version: 10, opset_import: ["": 18]> g
+        (float[1, 37, 53, 3] x, float[1, 37, 53, 3] v) => (float[b, c, h, w] y)
+        <int64[1] one = {{1}}, int64[1] many = {{99}}, int64[1] axes = {{1}}, int64[1] last = {{3}},
+         int64[4] there = {{1, 3, 37, 53}}, int64[8] sides = {{0, 1, 2, 0, 0, 3, 1, 0}}> {{ {nodes} }}""")
+    random = np.random.default_rng(0)
+    feeds = {name: random.random((1, 37, 53, 3), np.float32) for name in ("x", "v")}
+    feeds = {value.name: feeds[value.name] for value in model.graph.input}
+    with load(compile_model(model, num_threads=2).to_bytes(), num_threads=2) as loaded:
+        np.testing.assert_array_equal(loaded.run(feeds)["y"], rivals.onnxruntime(model, 1)(feeds)[0])
+
+
 def test_large_images_are_divided_among_threads() -> None:
-    (group,) = compile_model(turned((1, 3, 640, 640), "float", ""), num_threads=2).plan.groups
+    (group,) = compile_model(turned((1, 3, 640, 640), "float", "", back=False), num_threads=2).plan.groups
     assert isinstance(group.schedule, CpuLoopSchedule)
     assert LoopPlan(3 * 640 * 640, group.schedule).tasks >= 8

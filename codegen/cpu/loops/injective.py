@@ -6,6 +6,7 @@ The loops are those of the schedule. The last dimension is vectorised; two dimen
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import prod
 from typing import Any
 
@@ -13,17 +14,18 @@ from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
 from tilestitch.codegen.buffers import operand, operand_source
-from tilestitch.codegen.compute.dtypes import Expr, named, to_storage
+from tilestitch.codegen.compute.dtypes import Expr, from_storage, named, to_storage
 from tilestitch.codegen.compute.evaluator import Evaluator
 from tilestitch.codegen.compute.indexing import domain_indices, index_dtype_of, ravel, unravel
 from tilestitch.codegen.compute.sizes import integer
 from tilestitch.codegen.cpu.abi import PackedArg, Parameter, kernel_function, store
 from tilestitch.codegen.cpu.contraction.transpose import interleaved
+from tilestitch.compiler.ir.accesses import Access
 from tilestitch.compiler.ir.graph import Node, Value
 from tilestitch.compiler.ir.ops import Kind, kind_of
 from tilestitch.compiler.ir.sizes import is_open
 from tilestitch.compiler.ir.types import HALVES, TensorType
-from tilestitch.passes.plan.cpu.loops import LoopPlan
+from tilestitch.passes.plan.cpu.loops import LoopPlan, alternating
 
 _MOVEMENTS = frozenset({"concat", "gather", "gather_elements", "gather_nd"})
 
@@ -59,27 +61,32 @@ def emit_injective(
         for value, buffer in zip(inputs, buffers, strict=False):
             evaluator.sources[value] = operand_source(buffer, value, types[value], packed, evaluator.simplify)
         results = [(v, types[v], buffer) for v, buffer in zip(outputs, buffers[len(inputs) :], strict=True)]
-        _Emitter(loops, evaluator, results, index_dtype).run(task)
+        rows, accesses = alternating(inputs, outputs, loops.schedule)
+        operands = [(a, types[a.value], buffers[inputs.index(a.value)]) for a in accesses if a.value.name not in packed]
+        together = rows if operands else loops.interleaved if len(outputs) == 1 else 1
+        _Emitter(loops, evaluator, results, operands, together, index_dtype).run(task)
 
     return kernel_function(parameters, body)
 
 
 @dataclass(frozen=True)
 class _Emitter:
+    """`together`: rows of which vectors are computed in turn, as they alternate in some `operands`, or else in the
+    result.
+    """
+
     loops: LoopPlan
     evaluator: Evaluator
     results: Sequence[tuple[Value, TensorType, Any]]
+    operands: Sequence[tuple[Access, TensorType, Any]]
+    together: int
     index_dtype: str
 
     @property
-    def interleaved(self) -> int:
-        return self.loops.interleaved if len(self.results) == 1 else 1
-
-    @property
     def outer_extents(self) -> tuple[int, ...]:
-        """The extents that rows are numbered over, those that are interleaved as one."""
+        """The extents that rows are numbered over, those that are computed together as one."""
         extents = self.loops.outer_extents
-        return extents if self.interleaved == 1 else extents[:-1]
+        return extents if self.together == 1 else extents[:-1]
 
     def run(self, task: Expr) -> None:
         loops, chunk_size = self.loops, self.loops.schedule.chunk
@@ -97,7 +104,7 @@ class _Emitter:
         if rows == 1:
             self._row(0, start, end)
             return
-        count = loops.schedule.rows // self.interleaved
+        count = loops.schedule.rows // self.together
         first = T.bind(block * count)
         with T.serial(first, T.min(first + count, rows)) as row, self.evaluator.scope((row, 0, rows)):
             self._row(row, start, end)
@@ -184,9 +191,15 @@ class _Emitter:
             self._vector(outer, position, 1)
 
     def _vector(self, outer: Sequence[Expr], position: Expr, lanes: int) -> None:
-        if self.interleaved > 1:
+        if self.operands:
+            self._separated(outer, position, lanes)
+            return
+        if self.together > 1:
             self._interleaved(outer, position, lanes)
             return
+        self._one_vector(outer, position, lanes)
+
+    def _one_vector(self, outer: Sequence[Expr], position: Expr, lanes: int) -> None:
         if lanes == 1:
             with self.evaluator.scope():
                 self._store([*outer, position])
@@ -207,7 +220,31 @@ class _Emitter:
             at = self.evaluator.simplify(ravel(first, type_.sizes)) + number
             T.buffer_store(buffer, vector, [at if lanes == 1 else T.ramp(at, 1, lanes)])
 
-        interleaved(self.interleaved, lanes, buffer.dtype, read, write)
+        interleaved(self.together, lanes, buffer.dtype, read, write)
+
+    def _separated(self, outer: Sequence[Expr], position: Expr, lanes: int) -> None:
+        """Emit a vector of each of the rows, whose elements are read together."""
+        tiles = {
+            access.value: self._tile(access, buffer, [*outer, 0, position], lanes)
+            for access, _, buffer in self.operands
+        }
+        for row in range(self.together):
+            with T.vectorized(0, lanes) as lane, self.evaluator.scope((lane, 0, lanes)):
+                for access, type_, _ in self.operands:
+                    element = from_storage(tiles[access.value][row * lanes + lane], type_.dtype)
+                    self.evaluator.sources[access.value] = partial(_whatever_index, element)
+                self._store([*outer, row, position + lane])
+
+    def _tile(self, access: Access, buffer: Any, index: Sequence[Expr], lanes: int) -> Any:
+        """Return a buffer of the rows' vectors, separated in registers."""
+        assert access.strides is not None
+        start = access.offset + sum(stride * i for stride, i in zip(access.strides, index, strict=True))
+        tile = T.alloc_buffer((self.together * lanes,), buffer.dtype, scope="local")
+        vectors = [named(buffer[T.ramp(start + part * lanes, 1, lanes)]) for part in range(self.together)]
+        for row in range(self.together):
+            chosen = tirx.Shuffle(vectors, [tirx.IntImm("int32", row + self.together * i) for i in range(lanes)])
+            T.buffer_store(tile, chosen, [T.ramp(row * lanes, 1, lanes)])
+        return tile
 
     def _indices(self, index: Sequence[Expr]) -> Sequence[Sequence[Expr]]:
         """Return the index in each output at an index of the loops."""
@@ -219,3 +256,7 @@ class _Emitter:
         evaluator = self.evaluator
         for (value, type_, buffer), at in zip(self.results, self._indices(index), strict=True):
             store(buffer, type_, at, evaluator.value(value, at), evaluator.simplify)
+
+
+def _whatever_index(element: Expr, index: Sequence[Expr]) -> Expr:
+    return element

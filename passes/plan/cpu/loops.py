@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from math import prod
 from typing import TypeVar
 
+from tilestitch.compiler.ir import Value
+from tilestitch.compiler.ir.accesses import Access, walk_over
 from tilestitch.compiler.ir.sizes import Size, is_open, largest
 
 from .limits import lane_reasons
@@ -105,6 +107,27 @@ class LoopPlan:
             yield f"rows do not branch along dimension {dimension} of {self.schedule.extents}: it is no outer one"
         elif places[0] or places[-1] != self.schedule.extents[dimension] or not _rise(places):
             yield f"branches {places} do not rise from 0 to {self.schedule.extents[dimension]}"
+
+
+def alternating(
+    inputs: Sequence[Value], outputs: Sequence[Value], schedule: CpuLoopSchedule
+) -> tuple[int, tuple[Access, ...]]:
+    """Return the number of rows that lie element by element in turn in some operands, and the accesses to these, if
+    each task has all of these rows: their vectors are read as they lie, and separated; else 1, and none.
+    """
+    extents, one = schedule.extents, (1, ())
+    if len(extents) < 2 or schedule.order or schedule.edge or any(map(is_open, extents)) or schedule.lanes == 1:
+        return one
+    rows = extents[-2]
+    if rows > MOST_INTERLEAVED or schedule.rows % rows:
+        return one
+    walk = walk_over(extents, inputs, outputs)
+    values = [access.value for access in walk.accesses]
+    found = tuple(
+        access for access in walk.accesses
+        if access.strides is not None and access.strides[-2:] == (1, rows) and values.count(access.value) == 1
+    )  # fmt: skip
+    return (rows, found) if found and rows > 1 and not walk.cuts else one
 
 
 def _rise(places: Sequence[int]) -> bool:

@@ -13,7 +13,7 @@ from tilestitch.compiler.ir import Node, Value, op_spec
 from tilestitch.compiler.ir.accesses import Access, elementwise_walk
 from tilestitch.compiler.ir.types import storage_bytes
 from tilestitch.passes.plan.cpu.isa import Isa
-from tilestitch.passes.plan.cpu.loops import LoopPlan
+from tilestitch.passes.plan.cpu.loops import LoopPlan, alternating
 from tilestitch.passes.plan.cpu.schedules import CpuLoopSchedule
 from tilestitch.passes.plan.cpu.tiling import lines_kept
 
@@ -50,11 +50,13 @@ def choose_loops(nodes: Sequence[Node], inputs: Sequence[Value], outputs: Sequen
         lanes = min(lanes, columns)
         chunk = min(inner, columns)
         return CpuLoopSchedule(extents, lanes, chunk, max(1, grain // (EDGE * chunk)), tiled, EDGE)
-    if inner >= 2 * grain and not cuts:
-        chunk = -(-grain // lanes) * lanes
-        return CpuLoopSchedule(extents, lanes, chunk, 1, branch=branch, branches=branches)
-    rows = max(1, grain // inner)
-    return CpuLoopSchedule(extents, lanes, inner, rows, cuts=cuts, branch=branch, branches=branches)
+    in_turn = 1 if len(extents) == 1 else extents[-2]
+    found = CpuLoopSchedule(extents, lanes, inner, in_turn, cuts=cuts, branch=branch, branches=branches)
+    together, _ = alternating(inputs, outputs, found)
+    share = max(grain // together, lanes)
+    if inner >= 2 * share and not cuts:
+        return replace(found, chunk=-(-share // lanes) * lanes, rows=together)
+    return replace(found, rows=together * max(1, grain // (together * inner)))
 
 
 def _across(inputs: Sequence[Value], outputs: Sequence[Value], lanes: int, grain: int) -> CpuLoopSchedule | None:
