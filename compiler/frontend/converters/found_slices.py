@@ -142,10 +142,7 @@ def _cut(b: Builder, x: Value, axis: int, cut: Cut) -> Value:
     if known is not None and known[2] == 1:
         begin, taken = taken_elements(size, *known)
         return b.slice_axis(x, axis, begin, begin + taken)
-    most = bounds_of(size)[1]
-    if most == 0:
-        return x
-    most = 1 if cut.takes_one(size) else most
+    most = 1 if cut.takes_one(size) else bounds_of(size)[1]
     room = b.size(size)
     first, last = (_within(b, element(b, end), room) for end in (cut.start, cut.end))
     with taken_sizes() as assumed:
