@@ -30,8 +30,8 @@ def places_of_true(b: Builder, mask: Value) -> Value:
     """Return the positions where a mask, not a scalar, is true: int64 [rank, found], in row-major order. What was found
     in this mask before is found again, so that as much is.
     """
-    for node in b.graph.nodes:
-        if node.op == "compact" and node.inputs[0] is mask:
+    for node, place in mask.uses:
+        if node.op == "compact" and place == 0:
             return node.output
     counts = b.emit("tally", mask, block=BLOCK)
     ends = b.emit("cumulative", counts, axis=0, reducer="sum", exclusive=False, reverse=False)
