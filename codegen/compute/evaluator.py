@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from types import MappingProxyType
 from typing import Any
 
 import tvm.sym
@@ -33,7 +34,7 @@ class Evaluator:
     `sources` reads values that are not computed here: inputs, results of reductions and contractions, rows in the
     workspace. Constants of one element become literals. An expression bound in one loop must not be used in another:
     enter a `scope` for every loop or branch. `rules` are those of the element-wise primitives: a target may replace
-    elementary functions.
+    elementary functions. `as_bits`: the integers, by dtype, as which elements are moved that nothing computes with.
     """
 
     def __init__(
@@ -41,10 +42,12 @@ class Evaluator:
         sources: Mapping[Value, Source],
         index_dtype: str = "int32",
         rules: Mapping[str, elementwise.Rule] = elementwise.RULES,
+        as_bits: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         self.sources: dict[Value, Source] = dict(sources)
         self.rules = rules
         self.index_dtype = index_dtype
+        self.as_bits = as_bits
         self.analyzer = tvm.sym.Analyzer()
         self._memo: list[dict[object, Expr]] = [{}]
 
@@ -143,7 +146,9 @@ class Evaluator:
         if value.data is not None:
             if value.data.size != 1:
                 raise KernelError(f"constant %{value.name} of {value.data.size} elements is no input of its kernel")
-            return literal(value.data.reshape(())[()], value.dtype)
+            dtype = self._moved(value.dtype)
+            data = value.data if dtype == value.dtype else value.data.view(dtype)
+            return literal(data.reshape(())[()], dtype)
         node = value.producer
         if node is None:
             raise KernelError(f"value %{value.name} is read in a kernel, but is none of its inputs")
@@ -160,10 +165,15 @@ class Evaluator:
             return self.value(node.inputs[0], pull_view(node, index, self.simplify))
         if node.op in movement.RULES:
             access = movement.Access(
-                node, tuple(index), self.value, self.bind, self.simplify, self.cut, self.index_dtype, self.once
-            )
+                node, tuple(index), self.value, self.bind, self.simplify, self.cut, self.index_dtype, self.once,
+                self._moved(node.output.dtype),
+            )  # fmt: skip
             return self._element(movement.RULES[node.op](access))
         raise KernelError(f"{node.op} cannot be evaluated element by element inside a kernel", node.origins)
+
+    def _moved(self, dtype: str) -> str:
+        """Return the dtype as which elements of `dtype` are moved."""
+        return self.as_bits.get(dtype, dtype)
 
     def _rounded_between(self, kept: KeptFloat, index: Index) -> Expr:
         """Return a rounded float32, not NaN, clamped to a range. A product is multiplied and rounded in one

@@ -32,7 +32,7 @@ class Access:
     """Arguments of a rule: the node, the index in its result, and functions to read, bind and simplify.
 
     `cut(position, limit)` notes that different memory is read below `limit` and from there on. `once(key, make)`
-    memoises by key within the scope.
+    memoises by key within the scope. `dtype`: of the result, perhaps as integers.
     """
 
     node: Node
@@ -43,6 +43,7 @@ class Access:
     cut: Callable[[Expr, int], None]
     index_dtype: str
     once: Callable[[object, Callable[[], Expr]], Expr]
+    dtype: str
 
     def is_inside(self, i: Expr, size: int) -> bool:
         """Return whether `i` is known to lie in [0, size)."""
@@ -167,7 +168,7 @@ def _mirrored(i: Expr, before: int, size: int, mode: str) -> Expr:
 
 
 def _pad_constant(access: Access, x: Value) -> Expr:
-    node, dtype = access.node, access.node.output.dtype
+    node, dtype = access.node, access.dtype
     fill = (
         access.read(node.inputs[1], (0,) * len(node.inputs[1].shape)) if len(node.inputs) > 1 else immediate(0, dtype)
     )

@@ -44,25 +44,37 @@ def test_transpose(shape: tuple[int, ...], perm: tuple[int, ...], dtype: str) ->
     one("transpose", [shape], dtype, perm=perm)
 
 
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-def test_half_floats_are_moved_bit_by_bit(dtype: str) -> None:
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float8_e4m3fn", "float8_e5m2"])
+def test_small_floats_are_moved_bit_by_bit(dtype: str) -> None:
     """All bits, also those of NaNs, which a conversion there and back would quieten."""
-    types = {"x": TensorType(dtype, (65, 40)), "y": TensorType(dtype, (65, 3)), "index": TensorType("int64", (7,))}
-    bits = {name: RNG.integers(0, 1 << 16, types[name].static_shape, np.uint16) for name in ("x", "y")}
-    rows = np.array([0, 64, 3, 3, 10, 63, 1])
-    feeds = {**{name: value.view(to_numpy_dtype(dtype)) for name, value in bits.items()}, "index": rows}
+    shapes = {"x": (65, 40), "y": (65, 3), "one": (1,), "index": (7,), "mask": (65, 1)}
+    kinds = {"index": "int64", "mask": "bool"}
+    width = to_numpy_dtype(dtype).itemsize
+    unsigned = np.dtype(f"u{width}")
+    bits = {name: RNG.integers(0, 1 << 8 * width, shapes[name], unsigned) for name in ("x", "y")}
+    signalling = {"float16": 0x7D01, "bfloat16": 0xFF82, "float8_e4m3fn": 0xFF, "float8_e5m2": 0x7D}[dtype]
+    bits["one"] = np.array([signalling], unsigned)
+    rows, mask = np.array([0, 64, 3, 3, 10, 63, 1]), RNG.random((65, 1)) < 0.5
+    feeds = {**{name: value.view(to_numpy_dtype(dtype)) for name, value in bits.items()}, "index": rows, "mask": mask}
 
-    def moved(build: Callable[[Graph, Value, Value], Value], *names: str) -> np.ndarray:
+    def moved(build: Callable[..., Value], *names: str) -> np.ndarray:
         graph = Graph("bits")
-        graph.outputs = [build(graph, *(graph.add_input(name, types[name]) for name in names))]
+        inputs = [graph.add_input(name, TensorType(kinds.get(name, dtype), shapes[name])) for name in names]
+        graph.outputs = [build(graph, *inputs)]
         (result,) = run_graph(graph, {name: feeds[name] for name in names}).values()
-        return result.view(np.uint16)
+        return result.view(unsigned)
 
     beside = np.concatenate([bits["x"], bits["y"]], 1)
     turned = moved(lambda g, x, y: g.emit("transpose", g.emit("concat", x, y, axis=1), perm=(1, 0)), "x", "y")
     np.testing.assert_array_equal(turned, beside.T)
     picked = moved(lambda g, x, index: g.emit("gather", x, index, axis=0), "x", "index")
     np.testing.assert_array_equal(picked, bits["x"][rows])
+    around = {"before": (1, 2), "after": (0, 3), "mode": "constant"}
+    padded = moved(lambda g, x: g.emit("pad", x, **around), "x")
+    np.testing.assert_array_equal(padded, np.pad(bits["x"], ((1, 0), (2, 3))))
+    one = Value("c", TensorType(dtype, (1,)), feeds["one"])
+    chosen = moved(lambda g, mask, x: g.emit("select", mask, x, one), "mask", "x")
+    np.testing.assert_array_equal(chosen, np.where(mask, bits["x"], bits["one"]))
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ The loops are those of the schedule. The last dimension is vectorised; two dimen
 
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from math import prod
 from typing import Any
@@ -16,6 +16,7 @@ from tvm.script.ir_builder import tirx as T
 from tilestitch.codegen.buffers import operand, operand_source
 from tilestitch.codegen.compute.dtypes import Expr, from_storage, named, to_storage
 from tilestitch.codegen.compute.evaluator import Evaluator
+from tilestitch.codegen.compute.float8 import SMALL
 from tilestitch.codegen.compute.indexing import domain_indices, index_dtype_of, ravel, unravel
 from tilestitch.codegen.compute.sizes import integer
 from tilestitch.codegen.cpu.abi import PackedArg, Parameter, kernel_function, store
@@ -27,22 +28,9 @@ from tilestitch.compiler.ir.sizes import is_open
 from tilestitch.compiler.ir.types import HALVES, TensorType
 from tilestitch.passes.plan.cpu.loops import LoopPlan, alternating
 
-_MOVEMENTS = frozenset({"concat", "gather", "gather_elements", "gather_nd"})
-
-
-def _moves(nodes: Sequence[Node]) -> bool:
-    """Return whether the kernel only moves existing elements."""
-    values = {v for node in nodes for v in (*node.inputs, *node.outputs)}
-    if any(v.tensor_type.num_elements == 0 or (v.data is not None and v.data.size == 1) for v in values):
-        return False
-    return all(kind_of(node.op) is Kind.VIEW or node.op in _MOVEMENTS for node in nodes)
-
-
-def _moved_type(type_: TensorType) -> TensorType:
-    """Return the type in which elements are moved: half floats as integers, which need no conversion and which LLVM
-    shuffles better.
-    """
-    return TensorType("uint16", type_.shape) if type_.dtype in HALVES else type_
+_MOVEMENTS = frozenset({"concat", "gather", "gather_elements", "gather_nd", "pad", "select"})
+_AS_BITS = {**dict.fromkeys(HALVES, "uint16"), **dict.fromkeys(SMALL, "uint8")}
+"""Small floats are moved as integers: that needs no conversion, LLVM shuffles them better, and NaNs keep their bits."""
 
 
 def emit_injective(
@@ -50,14 +38,16 @@ def emit_injective(
     packed: Mapping[str, PackedArg],
 ) -> Any:  # fmt: skip
     """Return the PrimFunc of an injective group. Parameters: inputs, of which some are `packed`, then outputs."""
-    types = {v: _moved_type(v.tensor_type) if _moves(nodes) else v.tensor_type for v in (*inputs, *outputs)}
+    moves = all(kind_of(node.op) is Kind.VIEW or node.op in _MOVEMENTS for node in nodes)
+    as_bits = _AS_BITS if moves else {}
+    types = {v: replace(v.tensor_type, dtype=as_bits.get(v.dtype, v.dtype)) for v in (*inputs, *outputs)}
     parameters = [
         *(operand(v, types[v], packed) for v in inputs), *(Parameter.of(v.name, types[v]) for v in outputs)
     ]  # fmt: skip
     index_dtype = index_dtype_of(nodes)
 
     def body(buffers: list[Any], task: Expr, scratch: Expr) -> None:
-        evaluator = Evaluator({}, index_dtype)
+        evaluator = Evaluator({}, index_dtype, as_bits=as_bits)
         for value, buffer in zip(inputs, buffers, strict=False):
             evaluator.sources[value] = operand_source(buffer, value, types[value], packed, evaluator.simplify)
         results = [(v, types[v], buffer) for v, buffer in zip(outputs, buffers[len(inputs) :], strict=True)]
