@@ -316,9 +316,12 @@ def _of_size_0(convert: Convert, first: Variant, region: Region) -> Iterator[Var
     graph = first.imported.graph
     caches = [name for name in caches_of(graph) if name not in region]
     others = [symbol.name for symbol in graph.symbols if symbol.name not in (*region, *caches)]
-    together = [names for count in range(1, len(caches) + 1) for names in combinations(caches, count)]
-    with_others = ((*names, other) for names, other in product(together, others))
-    sets = chain(together, ((name,) for name in others), combinations(others, 2), with_others)
+
+    def together() -> Iterator[tuple[str, ...]]:  # far too many to list, if there are dozens of caches
+        return chain.from_iterable(combinations(caches, count) for count in range(1, len(caches) + 1))
+
+    with_others = ((*names, other) for names in together() for other in others)
+    sets = chain(together(), ((name,) for name in others), combinations(others, 2), with_others)
     for names in islice(sets, MOST_EMPTY_TRIED):
         yield from _empty(convert, first, region, names, all(name in caches for name in names))
 
@@ -326,14 +329,14 @@ def _of_size_0(convert: Convert, first: Variant, region: Region) -> Iterator[Var
 def _of_sizes_0_and_1(convert: Convert, ones: Sequence[Variant]) -> Iterator[Variant]:
     """Yield variants with broadcast dimensions of size 1 while one to three other dimensions are 0."""
     open_sizes = [[s.name for s in one.imported.graph.symbols if s.name not in (one.region or {})] for one in ones]
-    sets = [
+    sets = (
         (one, names)
         for count in (1, 2, 3)
         for one, others in zip(ones, open_sizes, strict=True)
         for names in combinations(others, count)
-    ]
+    )
     seen: list[list[Type]] = []
-    for one, names in sets[:MOST_EMPTY_TRIED]:
+    for one, names in islice(sets, MOST_EMPTY_TRIED):
         for variant in _empty(convert, one, one.region or {}, names, False):
             if _inputs(variant) not in seen:
                 seen.append(_inputs(variant))

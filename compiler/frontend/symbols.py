@@ -20,6 +20,7 @@ from tilestitch.compiler.ir.sizes import (
     at,
     bounds_of,
     divisor_of,
+    is_name,
     is_open,
     largest,
     over,
@@ -51,9 +52,6 @@ or the opposite. In either of the latter, a size that only a run can tell, which
 
 FURTHEST_LEAST = 1 << 16
 """How far the least size of an open dimension may be raised so that claims hold and no tensor is empty."""
-
-FUNCTIONS = ("max", "min")
-"""Functions of sizes, which cannot be names of symbols."""
 
 FOUND_RANGE = (0, (1 << 31) - 1)
 """Range of a dimension that only a run can tell."""
@@ -155,7 +153,7 @@ class Symbols:
         name = self._name_of_place(input_name, axis) if dim == UNKNOWN else dim
         names = re.findall(r"[^\W\d]\w*", name)
         if len(names) > 1 or (names and names != [name.strip()]):
-            plain = {n: size_of(Symbol(n)) for n in names if n not in FUNCTIONS}
+            plain = {n: size_of(Symbol(n)) for n in names if is_name(n)}
             if _is_size(name, plain):
                 return parse_size(name, {n: self._symbol(n) for n in plain})
         return self._symbol(name)
@@ -514,7 +512,7 @@ def unsized(type_: Type, inner: Iterable[Symbol]) -> Type:
 def _plain(name: str) -> str:
     """Return a name in a form that expressions accept: ASCII letters, digits and underscores."""
     plain = re.sub(r"\W", lambda found: "_" if found[0].isascii() else f"_{ord(found[0]):x}", name, flags=re.ASCII)
-    return plain if plain.isidentifier() and plain not in FUNCTIONS else f"_{plain}"
+    return plain if is_name(plain) else f"_{plain}"
 
 
 def names_in(types: Iterable[Type]) -> frozenset[str]:

@@ -11,6 +11,7 @@ import math
 import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
+from keyword import iskeyword
 from typing import TYPE_CHECKING, Any
 
 from . import polynomial
@@ -25,8 +26,8 @@ else:
 
 __all__ = [
     "FAR", "Quotient", "Size", "Symbol", "as_size", "at", "bounds_of", "ceil_div", "divisor_of", "divisors_of",
-    "if_any", "is_empty_without", "is_open", "largest", "over", "parse_size", "perhaps_empty",
-    "positive", "positive_quotients", "quotients_where_zero",
+    "if_any", "is_empty_without", "is_name", "is_open", "largest", "over", "parse_size", "perhaps_empty",
+    "positive", "positive_quotients", "quotients_where_zero", "shortened",
     "size_of", "smallest", "surely", "symbols_of", "typical", "where_zero", "with_quotient",
 ]  # fmt: skip
 
@@ -152,6 +153,9 @@ def typical(size: Size, values: Mapping[str, int]) -> int:
     return value
 
 
+MOST_SHOWN = 160
+"""Most characters of a malformed size that a message shows."""
+
 _OPERATORS: Mapping[type[ast.AST], Callable[..., Any]] = {
     ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.FloorDiv: operator.floordiv,
     ast.Mod: operator.mod, ast.USub: operator.neg,
@@ -162,10 +166,24 @@ def parse_size(text: str, symbols: Mapping[str, Size], *, as_written: bool = Fal
     """Parse a size over `symbols`, by name. as_written: it was printed, perhaps when the ranges of symbols were others
     (see `over`), and nothing is to be simplified. Raises IRError for a malformed one.
     """
+    problem: Exception
     try:
         return _parsed(ast.parse(text.strip(), mode="eval").body, symbols, as_written)
+    except (RecursionError, MemoryError):  # ast raises both
+        problem = ValueError("nested too deeply, or of too many terms")
     except (SyntaxError, KeyError, ValueError, TypeError, ZeroDivisionError) as error:
-        raise IRError(f"{text!r} is no size over {', '.join(symbols) or 'no symbols'} ({error})") from error
+        problem = ValueError(shortened(str(error)))
+    raise IRError(f"{shortened(text)!r} is no size over {', '.join(symbols) or 'no symbols'} ({problem})") from problem
+
+
+def is_name(text: str) -> bool:
+    """Return whether expressions can use a name: Python's words and the functions of sizes are none."""
+    return text.isidentifier() and not iskeyword(text) and text not in ("max", "min")
+
+
+def shortened(text: str) -> str:
+    """Return what a message shows of a text."""
+    return text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}..."
 
 
 def _parsed(node: ast.AST, symbols: Mapping[str, Size], as_written: bool) -> Size:
@@ -173,7 +191,7 @@ def _parsed(node: ast.AST, symbols: Mapping[str, Size], as_written: bool) -> Siz
         return _parsed(node, symbols, as_written)
 
     match node:
-        case ast.Constant(value=int(number)):
+        case ast.Constant(value=number) if type(number) is int:
             return number
         case ast.Name(id=name):
             return symbols[name]
@@ -183,9 +201,9 @@ def _parsed(node: ast.AST, symbols: Mapping[str, Size], as_written: bool) -> Siz
             return _as_int(polynomial.unsimplified("//", parsed(left), parsed(right)))
         case ast.BinOp(left=left, op=op, right=right):
             return as_size(_OPERATORS[type(op)](parsed(left), parsed(right)))
-        case ast.Call(func=ast.Name(id="max" | "min" as name), args=[first, second]) if as_written:
+        case ast.Call(func=ast.Name(id="max" | "min" as name), args=[first, second], keywords=[]) if as_written:
             return _as_int(polynomial.unsimplified(name, parsed(first), parsed(second)))
-        case ast.Call(func=ast.Name(id="max" | "min" as name), args=args):
+        case ast.Call(func=ast.Name(id="max" | "min" as name), args=args, keywords=[]):
             return (largest if name == "max" else smallest)(*map(parsed, args))
     raise ValueError(f"{ast.unparse(node) if isinstance(node, ast.expr) else node} is none of + - * // % max min")
 

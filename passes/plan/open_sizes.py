@@ -10,7 +10,18 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tilestitch.compiler.ir.errors import IRError
-from tilestitch.compiler.ir.sizes import FAR, Size, Symbol, if_any, is_open, parse_size, size_of
+from tilestitch.compiler.ir.sizes import (
+    FAR,
+    Size,
+    Symbol,
+    bounds_of,
+    if_any,
+    is_name,
+    is_open,
+    parse_size,
+    shortened,
+    size_of,
+)
 from tilestitch.passes.errors import PlanError
 from tilestitch.runtime.jsonfields import Fields, integer
 
@@ -48,13 +59,13 @@ def open_size(data: Any, where: str, minimum: int = 0, *, may_be_empty: bool = F
     sizes |= {prefix + name: if_any(symbol) for name, symbol in known.items() if symbol.or_empty}
     text = _IF_ANY.sub(lambda found: prefix + found[1] if prefix + found[1] in sizes else found[0], data)
     try:
-        return parse_size(text, sizes, as_written=True)
+        found = parse_size(text, sizes, as_written=True)
     except IRError as error:
         reason = str(error.__cause__ or error)
-        symbols = ", ".join(known) or "none"
-        raise PlanError(
-            f"{where} is {data!r}, no size ({reason}); write an expression over the plan's symbols: {symbols}"
-        ) from None
+        remedy = f"write an expression over the plan's symbols: {', '.join(known) or 'none'}"
+        raise PlanError(f"{where} is {shortened(data)!r}, no size ({reason}); {remedy}") from None
+    most = bounds_of(found)[1]
+    return found if is_open(found) and most >= minimum else integer(most, f"{where}, {shortened(data)!r},", minimum)
 
 
 _IF_ANY = re.compile(r"\bmin\((\w+), 1\)")
@@ -89,8 +100,8 @@ def symbol_from_json(data: Any, where: str) -> Symbol:
         fields.boolean("given"),
     )  # fmt: skip
     fields.done()
-    if not name.isidentifier():
-        raise PlanError(f"{where}.name is {name!r}, which no expression can use; write the plan again")
+    if not is_name(name):
+        raise PlanError(f"{where}.name is {shortened(name)!r}, which no expression can use; write the plan again")
     return symbol
 
 

@@ -91,6 +91,16 @@ def test_a_cache_may_be_empty() -> None:
             np.testing.assert_array_equal(module.run({"x": x, "w": w})["y"], np.concatenate([x, -w]))
 
 
+def test_dozens_of_caches_may_be_empty() -> None:
+    """Not all of their 2**30 sets are tried."""
+    names = [f"x{i}" for i in range(30)]
+    inputs = ", ".join(f"float[n{i}] {name}" for i, name in enumerate(names))
+    compiled = compile_model(model(f"({inputs}) => (float[n] y) {{ y = Concat<axis=0>({', '.join(names)}) }}"))
+    with load(compiled.to_bytes()) as module:
+        feeds = {name: np.full(i % 3 + 1, i, np.float32) for i, name in enumerate(names)}
+        np.testing.assert_array_equal(module.run(feeds)["y"], np.concatenate(list(feeds.values())))
+
+
 def test_a_model_is_read_once_whatever_the_number_of_its_specialisations(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

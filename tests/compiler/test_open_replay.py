@@ -50,6 +50,8 @@ MODELS_TO_REPLAY = {
     "e = ReduceSum<keepdims=1>(d, zero)  y = Add(c, e)  z = Exp(d) }",
     "the first row, if any": "(float[n, 3] x, bool[n] q) => (float[a, 3] y) <int64[1] zero = {0}, int64[1] one = {1}>\n"
     "{ c = Compress<axis=0>(x, q)  r = Slice(c, zero, one, zero)  y = Exp(r) }",
+    "dimensions whose names are words of Python": "(float[in, 3] x, float[None, 3] w) => (float[k, 3] y)\n"
+    "{ c = Concat<axis=0>(x, w)  y = Softmax<axis=0>(c) }",
     "found sizes": MODELS_BY_NAME["joined_with_all"],
     "a loop": CONTROL["a_loop_that_finds"],
     "sizes that not all kernels can have": "(float[a] x) => (float[3, c] y) <int64[2] s = {3, -1}>\n"
@@ -236,6 +238,13 @@ REFUSED: Mapping[str, tuple[str, Callable[[Any], None], str]] = {
     "values that overlap at some sizes": ("cpu", _beside, r"not shown to end|no multiple"),
     "another range": (
         "cpu", lambda plan: plan["symbols"][0].update(high=8), r"is for b 1\.\.8, .* but this graph is for b 1\.\.9",
+    ),
+    "a size below 0": (
+        "cpu", _with("cpu_loops", "extents", ["b - 10"]),
+        r"groups\[\d\] \(\w+\)\.schedule\.extents\[0\], 'b - 10', is -1, outside 0",
+    ),
+    "a name that no expression can use": (
+        "cpu", lambda plan: plan["symbols"][0].update(name="in"), "symbols.0..name is 'in', which no expression can",
     ),
     "a range that is none": ("cpu", lambda plan: plan["symbols"][0].update(low=8, high=3), "outside 8 to"),
 }  # fmt: skip

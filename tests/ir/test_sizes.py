@@ -245,10 +245,21 @@ def test_a_quotient_whose_divisor_may_be_0_is_refused(text: str, as_written: boo
         parse_size(text, NAMES, as_written=as_written)
 
 
-@pytest.mark.parametrize("text", ["", "s +", "t", "s / 2", "s ** 2", "abs(s)", "s.real", "1.5", "True and s", "max()"])
-def test_other_text_is_refused(text: str) -> None:
+@pytest.mark.parametrize(
+    "text",
+    ["", "s +", "t", "s / 2", "s ** 2", "abs(s)", "s.real", "1.5", "True and s", "max()", "True", "min(s, 1, key=b)"],
+)
+@pytest.mark.parametrize("as_written", [True, False])
+def test_other_text_is_refused(text: str, as_written: bool) -> None:
     with pytest.raises(IRError, match="is no size"):
+        parse_size(text, NAMES, as_written=as_written)
+
+
+@pytest.mark.parametrize("text", ["(" * 9999 + "s" + ")" * 9999, "-" * 9999 + "s", "s" + " + s" * 9999, "s" * 9999])
+def test_text_that_is_too_long_to_read_is_refused_in_short(text: str) -> None:
+    with pytest.raises(IRError, match="is no size") as caught:
         parse_size(text, NAMES)
+    assert len(str(caught.value)) < 500
 
 
 def test_expressions_print_as_they_are_read() -> None:
