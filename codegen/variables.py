@@ -5,6 +5,7 @@ takes time exponential in their depth (a minute for two calls of `exp`). It does
 memory, which LLVM turns into registers again.
 """
 
+from dataclasses import dataclass
 from typing import Any
 
 import tvm_ffi
@@ -37,7 +38,7 @@ def variables_to_memory(func: Any) -> Any:
         mutator.var_remap_set(bind.var, tirx.BufferLoad(buffer, index))
         return tirx.SeqStmt([tirx.AllocBuffer(buffer), tirx.BufferStore(buffer, value, index)])
 
-    return func.with_body(tvm_ffi.structural_mutate(func.body, (tirx.Bind, rewrite)))
+    return tvm_ffi.structural_mutate(func, (tirx.Bind, rewrite))
 
 
 def hide(func: Any) -> Any:
@@ -53,16 +54,16 @@ def hide(func: Any) -> Any:
             value = tirx.call_extern(str(bind.var.ty.dtype), HIDDEN, value)
         return tirx.Bind(bind.var, value)
 
-    return func.with_body(tvm_ffi.structural_mutate(func.body, (tirx.Bind, rewrite)))
+    return tvm_ffi.structural_mutate(func, (tirx.Bind, rewrite))
 
 
 def show(func: Any) -> Any:
-    """Return `func` without the calls of `hide` and of `dtypes.opaque`."""
+    """Return `func` without the calls of `hide`, of `hide_unsigned` and of `dtypes.opaque`."""
 
     def rewrite(call: Any) -> Any:
-        return hidden_operand(call) if is_hidden(call) else call
+        return hidden_operand(call) if is_hidden(call) or is_hidden(call, VARIABLE) else call
 
-    return func.with_body(tvm_ffi.structural_map(func.body, (Call, rewrite)))
+    return tvm_ffi.structural_map(func, (Call, rewrite))
 
 
 def hide_variables(func: Any) -> Any:
@@ -73,7 +74,7 @@ def hide_variables(func: Any) -> Any:
     simplifying anything. Quotients of backward positions are operands, too: it turns (-1 - x) // 3 into x // -3 - 1,
     which is smaller where 3 does not divide x.
     """
-    func = func.with_body(tvm_ffi.structural_map(func.body, [(kind, _hidden_backwards) for kind in _FLOORS]))
+    func = tvm_ffi.structural_map(func, (_FLOORS, _hidden_backwards))
     scalars = _divides_by_open(func.body)
 
     def rewrite(bind: Any, mutator: Any) -> Any:
@@ -83,7 +84,7 @@ def hide_variables(func: Any) -> Any:
             value = tirx.call_extern(str(bind.var.ty.dtype), VARIABLE, value)
         return tirx.Bind(bind.var, value)
 
-    return func.with_body(tvm_ffi.structural_mutate(func.body, (tirx.Bind, rewrite)))
+    return tvm_ffi.structural_mutate(func, (tirx.Bind, rewrite))
 
 
 def _hidden_backwards(division: Any) -> Any:
@@ -108,7 +109,88 @@ def show_variables(func: Any) -> Any:
     def rewrite(call: Any) -> Any:
         return hidden_operand(call) if is_hidden(call, VARIABLE) else call
 
-    return func.with_body(tvm_ffi.structural_map(func.body, (Call, rewrite)))
+    return tvm_ffi.structural_map(func, (Call, rewrite))
+
+
+def hide_unsigned(func: Any) -> Any:
+    """Return `func`, if it divides by a non-constant, with the definitions of scalars as operands of calls, except those
+    that tell the sign of a dividend or divisor.
+
+    TVM's analyzer simplifies and substitutes all of them, which takes seconds for such quotients, but lowering asks it
+    for signs alone.
+    """
+    if not _divides(func.body):
+        return func
+    signs = _Signs.of(func.body).variables()
+
+    def rewrite(bind: Any, mutator: Any) -> Any:
+        value = mutator.mutate(bind.value)
+        mutator.var_remap_set(bind.var, bind.var)
+        if bind.var not in signs and _lanes(bind.var.ty):
+            value = tirx.call_extern(str(bind.var.ty.dtype), VARIABLE, value)
+        return tirx.Bind(bind.var, value)
+
+    return tvm_ffi.structural_mutate(func, (tirx.Bind, rewrite))
+
+
+@dataclass(frozen=True)
+class _Signs:
+    """What signs depend on: the operands of divisions by other than powers of two, the definitions of variables, and
+    conditions, which bound the variables that they compare.
+    """
+
+    divided: list[Any]
+    definitions: dict[Any, tuple[Any, ...]]
+    conditions: list[Any]
+
+    @classmethod
+    def of(cls, body: Any) -> "_Signs":
+        found = cls([], {}, [])
+        rules = [(_FLOORS, found._division), (tirx.Bind, found._bind), (tirx.For, found._loop),
+                 ((tirx.IfThenElse, tirx.Select), found._condition)]  # fmt: skip
+        tvm_ffi.structural_map(body, rules)
+        return found
+
+    def variables(self) -> set[Any]:
+        """Return the variables that they depend on."""
+        known: set[Any] = set()
+        pending = list(self.divided)
+        conditions = [_variables(condition) for condition in self.conditions] if pending else []
+        while pending:
+            while pending:
+                for var in _variables(pending.pop()) - known:
+                    known.add(var)
+                    pending += self.definitions.get(var, ())
+            pending = [var for condition in conditions if condition & known for var in condition - known]
+        return known
+
+    def _division(self, node: Any) -> Any:
+        if not (isinstance(node.b, tirx.IntImm) and node.b.value > 0 and int(node.b.value).bit_count() == 1):
+            self.divided.extend((node.a, node.b))
+        return node
+
+    def _bind(self, bind: Any) -> Any:
+        self.definitions[bind.var] = (bind.value,)
+        return bind
+
+    def _loop(self, loop: Any) -> Any:
+        self.definitions[loop.loop_var] = (loop.min, loop.extent)
+        return loop
+
+    def _condition(self, node: Any) -> Any:
+        self.conditions.append(node.condition)
+        return node
+
+
+def _variables(expr: Any) -> set[Any]:
+    found: set[Any] = set()
+
+    def see(var: Any) -> Any:
+        found.add(var)
+        return var
+
+    tvm_ffi.structural_map(expr, (tirx.Var, see))
+    return found
 
 
 def _divides_by_open(body: Any) -> bool:
@@ -116,17 +198,24 @@ def _divides_by_open(body: Any) -> bool:
     found = False
 
     def look(bind: Any) -> Any:
-        if _lanes(bind.var.ty) and not _is_data(bind.var):
-            for kind in _DIVISIONS:
-                tvm_ffi.structural_map(bind.value, (kind, look_at_divisor))
+        nonlocal found
+        found = found or (bool(_lanes(bind.var.ty)) and not _is_data(bind.var) and _divides(bind.value))
         return bind
 
-    def look_at_divisor(division: Any) -> Any:
+    tvm_ffi.structural_map(body, (tirx.Bind, look))
+    return found
+
+
+def _divides(root: Any) -> bool:
+    """Return whether something in it is a quotient or a remainder by a non-constant divisor."""
+    found = False
+
+    def look(division: Any) -> Any:
         nonlocal found
         found = found or not isinstance(division.b, tirx.IntImm)
         return division
 
-    tvm_ffi.structural_map(body, (tirx.Bind, look))
+    tvm_ffi.structural_map(root, (_DIVISIONS, look))
     return found
 
 
@@ -156,4 +245,4 @@ def ramps(func: Any) -> Any:
             return add
         return tirx.Ramp(a.value + b.base, b.stride, b.lanes)
 
-    return func.with_body(tvm_ffi.structural_map(func.body, (tirx.Add, rewrite)))
+    return tvm_ffi.structural_map(func, (tirx.Add, rewrite))

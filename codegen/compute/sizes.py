@@ -122,7 +122,7 @@ def with_natural_quotients(func: Any, sizes: frozenset[Any]) -> Any:
         return lambda node: operation(node.a, node.b) if _only(node.b, sizes) else node
 
     rules = [(tirx.FloorDiv, rewritten(tirx.truncdiv)), (tirx.FloorMod, rewritten(tirx.truncmod))]
-    return func.with_body(tvm_ffi.structural_map(func.body, rules))
+    return tvm_ffi.structural_map(func, rules)
 
 
 def _only(expr: Expr, variables: frozenset[Any]) -> bool:

@@ -8,7 +8,9 @@ import pytest
 import tvm_ffi
 from tvm.script import tirx as T
 
-from tilestitch.codegen.variables import VARIABLE, hide_variables, show_variables
+from tilestitch.codegen.cpu.target import host_target
+from tilestitch.codegen.cpu.toolchain.build import lower
+from tilestitch.codegen.variables import VARIABLE, hide_unsigned, hide_variables, show, show_variables
 
 
 @T.prim_func(s_tir=True)
@@ -58,3 +60,43 @@ def test_elements_are_hidden_in_every_kernel() -> None:
 @pytest.mark.parametrize("func", [by_open, by_constant, elements], ids=["open", "constant", "elements"])
 def test_what_is_seen_again_has_no_calls(func: Any) -> None:
     assert hidden(show_variables(hide_variables(func))) == 0
+
+
+@T.prim_func(s_tir=True)
+def quotients(out: T.handle, size: T.int64, parts: T.int64) -> None:
+    memory = T.match_buffer(out, (64,), "float32")
+    few: T.let[T.int64] = T.min(size, T.int64(9))
+    each: T.let[T.int64] = T.max(few, T.int64(0))
+    other: T.let[T.int64] = T.Div(size, parts)
+    for i in range(each):
+        memory[i // T.int64(3)] = T.float32(1)
+    memory[other // T.int64(8)] = T.float32(1)
+
+
+def test_scalars_are_hidden_unless_the_sign_of_a_dividend_depends_on_them() -> None:
+    func = hide_unsigned(quotients)
+    assert hidden(func) == 1
+    assert "other: T.let[T.int64] = T.call_extern" in func.script()
+    assert tvm_ffi.structural_equal(show(func), quotients)
+
+
+def test_conditions_tell_signs() -> None:
+    @T.prim_func(s_tir=True)
+    def compared(out: T.handle, size: T.int64, parts: T.int64) -> None:
+        memory = T.match_buffer(out, (64,), "float32")
+        least: T.let[T.int64] = T.max(parts, T.int64(0))
+        other: T.let[T.int64] = T.Div(size, parts)
+        if least < size:
+            memory[size // T.int64(3) + other] = T.float32(1)
+
+    assert hidden(hide_unsigned(compared)) == 1
+
+
+def test_lowering_divides_what_cannot_be_negative_as_before() -> None:
+    text = lower(quotients, "kernel", host_target())["kernel"].script()
+    assert "T.Div(i, T.int64(3))" in text
+    assert VARIABLE not in text
+
+
+def test_kernels_that_divide_by_constants_alone_are_left_as_they_are() -> None:
+    assert hidden(hide_unsigned(elements)) == 0

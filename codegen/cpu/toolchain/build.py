@@ -26,7 +26,7 @@ from tilestitch.codegen.cpu.toolchain.tables import Unit, tables
 from tilestitch.codegen.cpu.toolchain.wrapping import wrapping
 from tilestitch.codegen.errors import KernelError
 from tilestitch.codegen.kernel_cache import NO_CACHE, KernelCache, code_generator, key_of
-from tilestitch.codegen.variables import hide_variables, ramps, show, show_variables, variables_to_memory
+from tilestitch.codegen.variables import hide_unsigned, hide_variables, ramps, show, show_variables, variables_to_memory
 
 
 @dataclass(frozen=True)
@@ -149,6 +149,9 @@ _NEAREST = {
 _HIDE_VARIABLES = lowering.prim_func_pass(
     lambda func, module, context: hide_variables(func), opt_level=0, name="tilestitch.HideVariables"
 )
+_HIDE_UNSIGNED = lowering.prim_func_pass(
+    lambda func, module, context: hide_unsigned(func), opt_level=0, name="tilestitch.HideUnsigned"
+)
 _SHOW_VARIABLES = lowering.prim_func_pass(
     lambda func, module, context: show_variables(func), opt_level=0, name="tilestitch.ShowVariables"
 )
@@ -181,6 +184,7 @@ def lower(func: Any, symbol: str, target: CpuTarget) -> Any:
         _RAMPS,
         _GATHERS,
         _ANGLES,
+        _HIDE_UNSIGNED,
         lowering.LowerIntrin(),
         _WRAPPING,
         _SHOW,

@@ -74,18 +74,18 @@ def nearest(func: Any, fenced: bool) -> Any:
 
     `fenced`: keep LLVM (22) from folding a load into the conversion, where it ignores the alignment.
     """
-    return func.with_body(_Nearest(fenced).of(func.body))
+    return _Nearest(fenced).of(func)
 
 
 class _Nearest:
-    """Rewriter of a body. `rounded`: the operand that each variable rounds."""
+    """Rewriter of a function. `rounded`: the operand that each variable rounds."""
 
     def __init__(self, fenced: bool) -> None:
         self.fenced = fenced
         self.rounded: dict[Any, Any] = {}
 
-    def of(self, body: Any) -> Any:
-        return tvm_ffi.structural_map(body, [(tirx.Bind, self._bound), (tirx.Cast, self._converted)])
+    def of(self, func: Any) -> Any:
+        return tvm_ffi.structural_map(func, [(tirx.Bind, self._bound), (tirx.Cast, self._converted)])
 
     def _bound(self, bind: Any) -> Any:
         value = _rounds(bind.value)

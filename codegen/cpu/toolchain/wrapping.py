@@ -25,7 +25,7 @@ def wrapping(func: Any) -> Any:
         (tirx.Sub, _rewritten(lambda a, b: a - b, "int64", lambda a, b: _sum(a, T.bitwise_not(b), 1))),
         (tirx.Mul, _rewritten(lambda a, b: a * b, "uint64", _product)),
     ]
-    return func.with_body(tvm_ffi.structural_map(func.body, rules))
+    return tvm_ffi.structural_map(func, rules)
 
 
 def _rewritten(
