@@ -319,7 +319,8 @@ class Fusion:
             head.reach = self._closure.merge([c.reach for c in clusters])
         self._copied.update(head.copies)
         self._forget(head, union)
-        if self._drop_unneeded():
+        if self._copied:
+            self._drop_unneeded(head.members & self._copied)
             self._forget_all()
         return head
 
@@ -334,19 +335,23 @@ class Fusion:
             if both and not any(producer in part and node in part for part in parts):
                 cluster.rules.setdefault((producer, node), rule)
 
-    def _drop_unneeded(self) -> bool:
-        """Drop clusters all of whose readers have copies. Returns whether there were any."""
-        dropped = changed = bool(self._copied)
-        while changed:
-            changed = False
-            for cluster in {self._home[n] for n in self._copied if len(self._computed_in[n]) > 1}:
-                if not self.is_live(cluster) or self.stored(cluster.owned, cluster.owned):
+    def _drop_unneeded(self, copied: set[Node]) -> None:
+        """Drop clusters all of whose readers have copies: at first owners of what a join has `copied`, then, as
+        long as there are any, others that only these needed.
+        """
+        while copied:
+            unneeded = False
+            for cluster in {self._home[n] for n in copied if len(self._computed_in[n]) > 1}:
+                if not self.is_live(cluster) or self._is_read(cluster):
                     continue
                 del self._clusters[cluster.number]
                 for node in cluster.members:
                     self._computed_in[node].discard(cluster)
-                changed = True
-        return dropped
+                unneeded = True
+            copied = self._copied if unneeded else set()
+
+    def _is_read(self, cluster: Cluster) -> bool:
+        return any(self.is_needed(out, cluster.owned) for node in cluster.owned for out in node.outputs)
 
     def cross_edges(self) -> Iterator[tuple[Node, Node]]:
         """Yield edges (producer, consumer) between different live clusters, one per pair of clusters."""

@@ -7,6 +7,7 @@ kept, as more would hardly be faster, and their borders are found by bisection.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import pairwise, product
 from math import inf, log
 from typing import TypeAlias
@@ -30,6 +31,8 @@ from tilestitch.passes.plan.gemm.check import why_not_scheduled
 from tilestitch.passes.plan.gemm.contractions import gemm_of
 from tilestitch.passes.plan.gemm.gemm import Gemm
 from tilestitch.passes.plan.gemm.tiles import OpenGemvTile
+from tilestitch.passes.plan.parts import Roles
+from tilestitch.passes.plan.roles import legal_roles
 from tilestitch.passes.plan.schedules import GemmSchedule, OpenGemmSchedule, Schedule
 from tilestitch.passes.plan.target import TargetInfo
 from tilestitch.passes.plan.view import GroupView, look_up
@@ -38,7 +41,7 @@ from tilestitch.passes.schedule.cpu.gemm import choose_gemm_of_panels
 from tilestitch.passes.schedule.cpu.tasks import unevenness
 from tilestitch.passes.schedule.cuda.gpu import Gpu
 from tilestitch.passes.schedule.device import device_of
-from tilestitch.passes.schedule.facts import group_facts
+from tilestitch.passes.schedule.facts import scheduled_facts
 from tilestitch.passes.schedule.kernels import schedule_group
 from tilestitch.passes.schedule.structure import Known, structure_of
 
@@ -176,6 +179,10 @@ class _Chooser:
         self._device = device_of(target)
         self._views: dict[tuple[tuple[str, int], ...], AnchoredGroup] = {}
 
+    @cached_property
+    def _roles(self) -> Roles:
+        return legal_roles(look_up(self._nodes, self._group))
+
     def found(self) -> Found:
         size = deciding_size(look_up(self._nodes, self._group), self._group, self._target)
         if size is None:
@@ -264,7 +271,7 @@ class _Chooser:
     def _shared(self, schedule: Schedule) -> Shared:
         if isinstance(schedule, OpenGemmSchedule):  # `_with_memory` makes its memory that of all
             schedule = GemmSchedule(schedule.tile)
-        return Shared.of(self._nodes, replace(self._group, schedule=schedule), self._target)
+        return Shared.of(self._nodes, replace(self._group, schedule=schedule), self._target, self._roles)
 
     def _chosen(self, point: Point) -> Iterator[Schedule]:
         """Yield the schedules, lifted to all sizes, that are chosen at a point."""
@@ -315,7 +322,7 @@ class _Chooser:
             if gemm is None or gemm.m > self._most_rows(schedule):
                 return None
         group, roles = replace(self._group, schedule=there), self._view(point).roles
-        return group_facts(self._sized.at(point.sizes, self._group), group, self._target, roles=roles)
+        return scheduled_facts(self._sized.at(point.sizes, self._group), group, self._target, roles)
 
     def _latency_us(self, facts: KernelFacts, device: AnyDevice) -> float:
         return max(latency_us(self._model, facts, device), LEAST_US)

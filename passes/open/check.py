@@ -26,6 +26,7 @@ from tilestitch.passes.plan.cpu.schedules import (
 )
 from tilestitch.passes.plan.gemm.anchored import AnchoredGroup
 from tilestitch.passes.plan.gemm.tiles import MmaTile, OpenGemvTile, SimtTile
+from tilestitch.passes.plan.parts import Roles
 from tilestitch.passes.plan.schedules import (
     AttentionSchedule,
     DirectSchedule,
@@ -90,11 +91,13 @@ def why_not_open(view: GroupView, schedule: Schedule | None) -> str | None:
     return problem
 
 
-def why_not_launched(nodes: Mapping[str, Node], group: Group, target: TargetInfo) -> str | None:
+def why_not_launched(
+    nodes: Mapping[str, Node], group: Group, target: TargetInfo, roles: Roles | None = None
+) -> str | None:
     """Return why the launches of a group of open size, which is a kernel otherwise, are not possible. `nodes`: of the
-    graph, by name.
+    graph, by name. `roles`: of a single-part group, if already known.
     """
-    launches = launches_on(nodes, group, target)
+    launches = launches_on(nodes, group, target, roles)
     if any(is_open(temporary.nbytes) for launch in launches for temporary in launch.temporaries):
         return "its launches exchange memory of open size"
     return None

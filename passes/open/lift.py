@@ -96,7 +96,7 @@ def lifted(
         problem = why_not_open(view, schedule)
         if problem is None and schedule is not None:
             problem = _why_not(view, group, roles, schedule, target)
-        problem = problem or why_not_launched(nodes, result, target)
+        problem = problem or why_not_launched(nodes, result, target, roles)
         if problem is not None:
             return problem
         return result
@@ -107,9 +107,9 @@ def lifted(
 def _why_not(view: GroupView, group: Group, roles: Roles, schedule: Schedule, target: TargetInfo) -> str | None:
     match schedule:
         case GemmSchedule() | DirectSchedule():
-            return why_not_scheduled(AnchoredGroup.of(view), schedule, Gpu.of(target).machine)
+            return why_not_scheduled(AnchoredGroup.of(view, roles), schedule, Gpu.of(target).machine)
         case AttentionSchedule():
-            return why_not_attention(AnchoredGroup.of(view), schedule, Gpu.of(target).machine)
+            return why_not_attention(AnchoredGroup.of(view, roles), schedule, Gpu.of(target).machine)
     return why_not(view, group.kind, roles, schedule)
 
 
@@ -138,7 +138,7 @@ def _schedule(
         case CpuRowSchedule() | CpuSplitRowSchedule():
             return _rows_of(schedule, typical, roles, target)
         case CpuGemmSchedule():
-            return _gemm(schedule, typical, view)
+            return _gemm(schedule, typical, view, roles)
         case CpuGemvSchedule():
             return _gemv(schedule, view)
         case CpuAttentionSchedule():
@@ -209,11 +209,11 @@ def _in_known_lines(schedule: CpuLoopSchedule, view: GroupView) -> CpuLoopSchedu
     return replace(schedule, extents=(*outer, joined, line), chunk=line, rows=rows)
 
 
-def _gemm(schedule: CpuGemmSchedule, before: GroupView, view: GroupView) -> CpuGemmSchedule | str:
+def _gemm(schedule: CpuGemmSchedule, before: GroupView, view: GroupView, roles: Roles) -> CpuGemmSchedule | str:
     """Lift a GEMM schedule. Open rows are split into tiles of the same height, the last one in pieces. A reduction with
     one pass at typical sizes has one at all sizes.
     """
-    typical, shape = (Matmul(AnchoredGroup.of(each)).gemm for each in (before, view))
+    typical, shape = Matmul(AnchoredGroup.of(before)).gemm, Matmul(AnchoredGroup.of(view, roles)).gemm
     if isinstance(schedule, CpuTileGemmSchedule) and is_open(shape.m):
         schedule = replace(schedule, stage_left=True)  # the last row tile is partial
     if isinstance(schedule, CpuBlockGemmSchedule) and is_open(shape.m):

@@ -19,6 +19,7 @@ from tilestitch.passes.plan.gemm.partition import partitioned
 from tilestitch.passes.plan.launches.cpu import cpu_launches
 from tilestitch.passes.plan.launches.cuda.group import cuda_launches
 from tilestitch.passes.plan.launches.launch import Launch
+from tilestitch.passes.plan.parts import Roles
 from tilestitch.passes.plan.schedules import GemmSchedule, OpenGemmSchedule
 from tilestitch.passes.plan.target import TargetInfo
 from tilestitch.passes.plan.view import look_up
@@ -87,8 +88,9 @@ class Shared:
     packing: Hashable
 
     @staticmethod
-    def of(nodes: Mapping[str, Node], group: Group, target: TargetInfo) -> Shared:
-        return Shared(launches_on(nodes, group, target), _packing(nodes, group))
+    def of(nodes: Mapping[str, Node], group: Group, target: TargetInfo, roles: Roles | None = None) -> Shared:
+        """Return those of a group. `roles`: of a single-part group, if already known."""
+        return Shared(launches_on(nodes, group, target, roles), _packing(nodes, group, roles))
 
 
 def why_not_shared(one: Shared, other: Shared) -> str | None:
@@ -107,9 +109,13 @@ def why_not_shared(one: Shared, other: Shared) -> str | None:
     return None
 
 
-def launches_on(nodes: Mapping[str, Node], group: Group, target: TargetInfo) -> tuple[Launch, ...]:
-    """Return the launches of a group on a target."""
-    return cuda_launches(nodes, group, Gpu.of(target).multiprocessors) if target.is_gpu else cpu_launches(nodes, group)
+def launches_on(
+    nodes: Mapping[str, Node], group: Group, target: TargetInfo, roles: Roles | None = None
+) -> tuple[Launch, ...]:
+    """Return the launches of a group on a target. `roles`: of a single-part group, if already known."""
+    if target.is_gpu:
+        return cuda_launches(nodes, group, Gpu.of(target).multiprocessors)
+    return cpu_launches(nodes, group, roles)
 
 
 def _touched(launch: Launch) -> Launch:
@@ -120,10 +126,10 @@ def _touched(launch: Launch) -> Launch:
     )
 
 
-def _packing(nodes: Mapping[str, Node], group: Group) -> Hashable:
+def _packing(nodes: Mapping[str, Node], group: Group, roles: Roles | None) -> Hashable:
     if not isinstance(group.schedule, AnchoredSchedule):
         return None
-    plan = plan_of(AnchoredGroup.of(look_up(nodes, group)), group.schedule)
+    plan = plan_of(AnchoredGroup.of(look_up(nodes, group), roles), group.schedule)
     match plan:
         case GemmPlan():
             return ("matmul", plan.packing(plan.shape.batch * plan.shape.gates)) if plan.shape.packed else None

@@ -44,6 +44,13 @@ def group_facts(
     return facts if known.names == structure.names else facts.renamed(known.renaming(structure))
 
 
+def scheduled_facts(nodes: Mapping[str, Node], group: Group, target: TargetInfo, roles: Roles) -> KernelFacts:
+    """Return the facts of a scheduled single-part group with these roles. They are not cached: each schedule is one of
+    many.
+    """
+    return _group_facts(nodes, group, target, None, None, roles)
+
+
 def _group_facts(
     nodes: Mapping[str, Node],
     group: Group,

@@ -33,9 +33,9 @@ def cpu_reasons(view: GroupView, kind: GroupKind, roles: Roles, schedule: CpuSch
         case CpuSplitRowSchedule() if kind is GroupKind.ROWWISE:
             yield from _split_rows(view, roles, schedule)
         case CpuAttentionSchedule() if kind is GroupKind.ATTENTION:
-            yield from AttentionPlan(attention_of(AnchoredGroup.of(view)), schedule).reasons()
+            yield from AttentionPlan(attention_of(AnchoredGroup.of(view, roles)), schedule).reasons()
         case _ if isinstance(schedule, AnchoredSchedule) and (kind is GroupKind.CONTRACTION or _has_windows(view)):
-            plan = plan_of(AnchoredGroup.of(view), schedule)
+            plan = plan_of(AnchoredGroup.of(view, roles), schedule)
             if isinstance(plan, str):
                 yield plan
         case _ if isinstance(schedule, OpaqueSchedule) and kind is GroupKind.OPAQUE:
