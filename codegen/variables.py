@@ -113,8 +113,8 @@ def show_variables(func: Any) -> Any:
 
 
 def hide_unsigned(func: Any) -> Any:
-    """Return `func`, if it divides by a non-constant, with the definitions of scalars as operands of calls, except those
-    that tell the sign of a dividend or divisor.
+    """Return `func` with the definitions of scalars as operands of calls, except those that tell the sign of a dividend
+    or divisor, if it divides by a non-constant.
 
     TVM's analyzer simplifies and substitutes all of them, which takes seconds for such quotients, but lowering asks it
     for signs alone.

@@ -115,7 +115,7 @@ class CpuBackend:
             return Compiled((), {})
         progress("link", 0, 1)
         objects = [*compiled.objects, executor_object(self.target.mtriple)]
-        library = link(objects, [*sorted(set(compiled.symbols)), *EXECUTOR_EXPORTS])
+        library = link(objects, [*sorted(set(compiled.symbols)), *EXECUTOR_EXPORTS], compiled.aliases)
         return Compiled(compiled.symbols, {CPU_LIBRARY: library}, _source_members(compiled.sources))
 
     def describe(self, symbol: str, launch: KernelLaunch, compiled: Compiled) -> dict[str, Any]:

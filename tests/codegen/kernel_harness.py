@@ -64,7 +64,7 @@ def run_launches(
     if launches:
         with tempfile.TemporaryDirectory() as folder:
             library = Path(folder) / "kernels.so"
-            library.write_bytes(link(compiled.objects, list(dict.fromkeys(compiled.symbols))))
+            library.write_bytes(link(compiled.objects, list(dict.fromkeys(compiled.symbols)), compiled.aliases))
             loaded = ctypes.CDLL(str(library))
         for launch, symbol in zip(launches, compiled.symbols, strict=True):
             _run(getattr(loaded, symbol), launch, values, memory)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import re
 import subprocess
 import sys
 import tempfile
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,6 +23,7 @@ from tilestitch.codegen.cpu.group import lower_group
 from tilestitch.codegen.cpu.target import host_target, parse_target
 from tilestitch.codegen.cpu.toolchain import build
 from tilestitch.codegen.cpu.toolchain.build import CompiledKernels, compile_kernels, content_hash, lower
+from tilestitch.codegen.cpu.toolchain.link import link
 from tilestitch.codegen.errors import CodegenError, KernelError, TargetError
 from tilestitch.compiler.ir.graph import Graph
 from tilestitch.compiler.ir.types import TensorType
@@ -44,6 +47,22 @@ def test_equal_kernels_are_compiled_once_whatever_their_values_are_called() -> N
     assert len(set(compiled.symbols)) == 2 and len(compiled.objects) == 2
     assert compiled.symbols[0] == compiled.symbols[1] == compiled.symbols[2] != compiled.symbols[3]
     assert compiled.symbols[0].startswith("injective_")
+
+
+def test_equal_kernels_with_other_signatures_are_compiled_once_and_linked_under_both_names(tmp_path: Path) -> None:
+    layer, other = launches(scaled())[0], launches(scaled(3.0))[0]
+    digests = ["0" * 16, "1" * 16, "0" * 16]
+    compiled = compile_kernels([layer, layer, other], target(), digests, keep_source=True)
+    one, two, three = compiled.symbols
+    assert one != two and len(compiled.objects) == 2
+    assert compiled.aliases == {two: one}
+    assert {source.symbol for source in compiled.sources} == {one, two, three}
+    assert all(source.symbol in source.texts["ll"] for source in compiled.sources)
+    path = tmp_path / "kernels.so"
+    path.write_bytes(link(compiled.objects, compiled.symbols, compiled.aliases))
+    library = ctypes.CDLL(str(path))
+    first, second, third = (ctypes.cast(library[symbol], ctypes.c_void_p).value for symbol in (one, two, three))
+    assert first == second != third
 
 
 def test_a_kernel_of_many_launches_is_written_as_text_once(monkeypatch: pytest.MonkeyPatch) -> None:

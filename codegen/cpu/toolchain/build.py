@@ -5,7 +5,7 @@ import re
 import sys
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache, partial
 from typing import Any
 
@@ -36,14 +36,20 @@ class KernelSource:
     symbol: str
     texts: Mapping[str, str]
 
+    def renamed(self, symbol: str) -> "KernelSource":
+        return KernelSource(symbol, {suffix: text.replace(self.symbol, symbol) for suffix, text in self.texts.items()})
+
 
 @dataclass(frozen=True)
 class CompiledKernels:
-    """Relocatable objects, the symbol of each launch in order, and `sources` if requested."""
+    """Relocatable objects, the symbol of each launch in order, and `sources` if requested. `aliases`: other symbols of
+    kernels that the objects define under one of these.
+    """
 
     objects: tuple[bytes, ...]
     symbols: tuple[str, ...]
     sources: tuple[KernelSource, ...] = ()
+    aliases: Mapping[str, str] = field(default_factory=dict)
 
 
 def compile_kernels(
@@ -56,7 +62,8 @@ def compile_kernels(
     cache: KernelCache = NO_CACHE,
 ) -> CompiledKernels:
     """Compile the kernels of all launches, `jobs` at a time; cached ones are not compiled again, unless their source is
-    kept. `digests` of the launches' signatures end the symbols; kernels that go into no artifact need none.
+    kept. `digests` of the launches' signatures end the symbols; kernels that go into no artifact need none. Equal
+    kernels with other signatures are aliases.
 
     Raises KernelError, naming the kernel and its ONNX nodes, if TVM or LLVM refuses one.
     """
@@ -64,9 +71,16 @@ def compile_kernels(
     texts = {key: _text(func) for key, func in {id(launch.func): launch.func for launch in launches}.items()}
     hashes = {key: _hash(text) for key, text in texts.items()}
     symbols = tuple(f"{launch.kind}_{hashes[id(launch.func)]}{end}" for launch, end in zip(launches, ends, strict=True))
-    unique = {
-        symbol: _Kernel(symbol, launch, texts[id(launch.func)], target) for symbol, launch in zip(symbols, launches)
-    }
+    first: dict[tuple[str, str], str] = {}
+    unique: dict[str, _Kernel] = {}
+    aliases: dict[str, str] = {}
+    for symbol, launch in zip(symbols, launches):
+        text = texts[id(launch.func)]
+        name = first.setdefault((launch.kind, text), symbol)
+        if name == symbol:
+            unique.setdefault(symbol, _Kernel(symbol, launch, text, target))
+        else:
+            aliases[symbol] = name
     # Starting the longest compilations first balances the threads.
     kernels = sorted(unique.values(), key=lambda kernel: -len(kernel.text))
     build = partial(_compile, keep_source=True) if keep_source else partial(_compile_once, cache=cache)
@@ -75,8 +89,9 @@ def compile_kernels(
             built = list(pool.map(build, kernels))
     else:
         built = [build(kernel) for kernel in kernels]
-    sources = tuple(KernelSource(kernel.symbol, texts) for kernel, (_, texts) in zip(kernels, built) if texts)
-    return CompiledKernels(tuple(data for data, _ in built), symbols, sources)
+    sources = {kernel.symbol: KernelSource(kernel.symbol, texts) for kernel, (_, texts) in zip(kernels, built) if texts}
+    sources |= {alias: sources[name].renamed(alias) for alias, name in aliases.items() if name in sources}
+    return CompiledKernels(tuple(data for data, _ in built), symbols, tuple(sources.values()), aliases)
 
 
 @dataclass(frozen=True)

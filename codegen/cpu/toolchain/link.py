@@ -13,7 +13,7 @@ The file is laid out so that every address is also the offset in the file:
 """
 
 import struct
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -56,14 +56,16 @@ _Reference: TypeAlias = str | tuple[int, int]
 """A symbol: its name when it is global, else its object's number and its own number."""
 
 
-def link(objects: Sequence[bytes], exports: Sequence[str]) -> bytes:
-    """Link relocatable objects into a shared library whose dynamic symbols are `exports`.
+def link(objects: Sequence[bytes], exports: Sequence[str], aliases: Mapping[str, str] | None = None) -> bytes:
+    """Link relocatable objects into a shared library whose dynamic symbols are `exports`. `aliases`: further names of
+    symbols that the objects define.
 
     Raises `LinkError` for damaged or unsupported objects, and for symbols that are missing or defined twice.
     """
     if not objects:
         raise LinkError("there is no object file to link; the model has no native kernels")
-    return _Linker([read_object(data, f"object {index}") for index, data in enumerate(objects)], exports).run()
+    files = [read_object(data, f"object {index}") for index, data in enumerate(objects)]
+    return _Linker(files, exports, aliases or {}).run()
 
 
 @dataclass
@@ -89,7 +91,7 @@ class _Part:
 
 
 class _Linker:
-    def __init__(self, files: Sequence[ObjectFile], exports: Sequence[str]) -> None:
+    def __init__(self, files: Sequence[ObjectFile], exports: Sequence[str], aliases: Mapping[str, str]) -> None:
         self.files = files
         self.exports = sorted(set(exports))
         machines = {file.machine for file in files}
@@ -100,6 +102,7 @@ class _Linker:
         self.machine = files[0].machine
         self.architecture = ARCHITECTURES[self.machine]
         self.definitions = _definitions(files)
+        self.definitions |= {alias: self.definitions[name] for alias, name in aliases.items()}
         self.imports: list[str] = []
         self.slots: dict[_Reference, int] = {}  # GOT slot number of a symbol
         self.stubs: dict[str, int] = {}  # stub number of an imported function
