@@ -1,6 +1,6 @@
 """Open sizes inside kernels: expressions over the values of the graph's symbols, which are an argument."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import partial
@@ -97,26 +97,48 @@ def symbols_among(nodes: Sequence[Node]) -> bool:
     return bool(symbols_of(sizes))
 
 
+class ReadSizes(dict[str, Any]):
+    """The variable with the value of each symbol; `read`: the symbols that have been asked for."""
+
+    def __init__(self, variables: Mapping[str, Any]) -> None:
+        super().__init__(variables)
+        self.read: set[str] = set()
+
+    def __getitem__(self, name: str) -> Any:
+        self.read.add(name)
+        return super().__getitem__(name)
+
+    def pruned(self, func: Any) -> Any:
+        """Return the function of the kernel without the variables that nothing has asked for: it is equal to one for
+        other symbols that reads the same.
+        """
+        unread = {variable for name, variable in self.items() if name not in self.read}
+        kept = [each for each in func.body.seq if not (isinstance(each, tirx.Bind) and each.var in unread)]
+        return func.with_body(tirx.SeqStmt(kept)) if unread else func
+
+
 @contextmanager
-def reading(symbols: Sequence[Symbol], values: Any) -> Iterator[frozenset[Any]]:
+def reading(symbols: Sequence[Symbol], values: Any) -> Iterator[ReadSizes]:
     """Let sizes inside a kernel be expressions over `values`, a buffer with one int64 for each symbol. Yields the
     variables in them.
     """
     counts = _COUNTS.get()
     if counts is None:
-        read = {symbol.name: T.bind(values[number]) for number, symbol in enumerate(symbols)}
+        read = ReadSizes({symbol.name: T.bind(values[number]) for number, symbol in enumerate(symbols)})
         lower: Lower = partial(in_int64, read=read)
     else:
-        read = {symbol.name: T.bind(T.cast(values[number], "int32")) for number, symbol in enumerate(symbols)}
+        read = ReadSizes({s.name: T.bind(T.cast(values[number], "int32")) for number, s in enumerate(symbols)})
         lower = NarrowSizes(read, counts, _PRESENT.get()).lowered
     with lowering(lower):
-        yield frozenset(read.values())
+        yield read
 
 
-def with_natural_quotients(func: Any, sizes: frozenset[Any]) -> Any:
+def with_natural_quotients(func: Any, read: ReadSizes) -> Any:
     """Return the function with quotients by open sizes as of non-negative numbers, which positions and sizes are:
     otherwise TVM emits code for negative ones.
     """
+
+    sizes = frozenset(read.values())
 
     def rewritten(operation: Callable[[Expr, Expr], Expr]) -> Callable[[Any], Any]:
         return lambda node: operation(node.a, node.b) if _only(node.b, sizes) else node

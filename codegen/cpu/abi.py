@@ -15,7 +15,7 @@ from tvm.script.ir_builder import tirx as T
 
 from tilestitch.codegen.buffers import Parameter, buffer_source, store
 from tilestitch.codegen.compute.dtypes import Expr, storage_dtype
-from tilestitch.codegen.compute.sizes import reading, symbols_in_force, with_natural_quotients
+from tilestitch.codegen.compute.sizes import ReadSizes, reading, symbols_in_force, with_natural_quotients
 from tilestitch.codegen.launch import KernelArg, PackedArg, SizesArg, StatusArg, TemporaryArg, ValueArg
 from tilestitch.compiler.ir.sizes import largest
 
@@ -25,6 +25,8 @@ __all__ = [
 ]  # fmt: skip
 
 ARGUMENT_POINTER = 15  # TVM's number of the field of `Arg` that holds the pointer
+DECLARED_SIZES = 1 << 10
+"""Declared number of sizes, whatever it is, so that kernels that read the same ones are equal."""
 
 
 @dataclass(frozen=True)
@@ -60,14 +62,14 @@ def kernel_function(parameters: Sequence[Parameter], body: Body) -> Any:
         task = T.arg("task", T.int64())
         scratch = T.arg("scratch", T.handle())
         symbols = symbols_in_force()
-        variables: frozenset[Any] = frozenset()
+        read: ReadSizes | None = None
         with ExitStack() as stack:
             if symbols:
-                sizes = Parameter(SizesArg(), "int64", len(symbols))
-                variables = stack.enter_context(reading(symbols, _buffer(args, len(parameters), sizes)))
+                sizes = Parameter(SizesArg(), "int64", DECLARED_SIZES)
+                read = stack.enter_context(reading(symbols, _buffer(args, len(parameters), sizes)))
             buffers = [_buffer(args, i, p) for i, p in enumerate(parameters)]
             body(buffers, task, scratch)
-    return with_natural_quotients(builder.get(), variables) if variables else builder.get()
+    return builder.get() if read is None else with_natural_quotients(read.pruned(builder.get()), read)
 
 
 def _buffer(args: Expr, number: int, parameter: Parameter) -> Any:

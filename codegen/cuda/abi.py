@@ -25,7 +25,7 @@ from tvm.tirx import TensorMapType
 
 from tilestitch.codegen.buffers import Parameter, buffer_source, store
 from tilestitch.codegen.compute.dtypes import Expr, storage_bits, storage_dtype
-from tilestitch.codegen.compute.sizes import integer, reading, symbols_in_force, with_natural_quotients
+from tilestitch.codegen.compute.sizes import ReadSizes, integer, reading, symbols_in_force, with_natural_quotients
 from tilestitch.codegen.launch import (
     CountersArg,
     KernelArg,
@@ -145,7 +145,7 @@ def kernel_function(
     """
     assert 1 <= prod(block) <= 1024, block
     symbols = symbols_in_force()
-    variables: frozenset[Any] = frozenset()
+    read: ReadSizes | None = None
     with IRBuilder() as builder, T.prim_func(s_tir=True):
         T.func_name("kernel")
         bound = {} if blocks_per_sm is None else {BLOCKS_PER_SM: blocks_per_sm}
@@ -155,11 +155,11 @@ def kernel_function(
         with _counting() as declared, ExitStack() as stack:
             if symbols:
                 values = T.decl_buffer((len(symbols),), "int64", data=pointers[-1])
-                variables = stack.enter_context(reading(symbols, values))
+                read = stack.enter_context(reading(symbols, values))
             buffers = [_buffer(p, pointer) for p, pointer in zip(parameters, pointers[: len(parameters)], strict=True)]
             _launched(list(zip(("blockIdx", "threadIdx"), (grid, block), strict=True)), buffers, body)
     func = builder.get().with_attr(STATIC_SHARED, declared.nbytes)
-    func = with_natural_quotients(func, variables) if variables else func
+    func = func if read is None else with_natural_quotients(func, read)
     if any(isinstance(p.arg, CountersArg) for p in parameters):
         written = _written(func)
         exchanged = [hash(b) in written or p.arg in changing for b, p in zip(buffers, parameters, strict=True)]

@@ -15,9 +15,11 @@ from typing import Any
 import numpy as np
 import pytest
 import tvm
+from tvm.script.ir_builder import tirx as T
 
 from tests.codegen.kernel_harness import check, cpu_group, one_group, run_graph, target
-from tilestitch.codegen.cpu.abi import KernelLaunch
+from tilestitch.codegen.compute.sizes import kernels_over
+from tilestitch.codegen.cpu.abi import KernelLaunch, Parameter, kernel_function
 from tilestitch.codegen.cpu.backend import CpuBackend
 from tilestitch.codegen.cpu.group import lower_group
 from tilestitch.codegen.cpu.target import host_target, parse_target
@@ -25,7 +27,10 @@ from tilestitch.codegen.cpu.toolchain import build
 from tilestitch.codegen.cpu.toolchain.build import CompiledKernels, compile_kernels, content_hash, lower
 from tilestitch.codegen.cpu.toolchain.link import link
 from tilestitch.codegen.errors import CodegenError, KernelError, TargetError
+from tilestitch.codegen.launch import ValueArg
 from tilestitch.compiler.ir.graph import Graph
+from tilestitch.compiler.ir.in_kernel import in_kernel
+from tilestitch.compiler.ir.sizes import Symbol, size_of
 from tilestitch.compiler.ir.types import TensorType
 from tilestitch.passes.plan import GroupKind
 
@@ -63,6 +68,19 @@ def test_equal_kernels_with_other_signatures_are_compiled_once_and_linked_under_
     library = ctypes.CDLL(str(path))
     first, second, third = (ctypes.cast(library[symbol], ctypes.c_void_p).value for symbol in (one, two, three))
     assert first == second != third
+
+
+def test_kernels_are_equal_whatever_other_sizes_their_models_leave_open() -> None:
+    rows, columns = Symbol("rows", 1, 64), Symbol("columns", 1, 64)
+
+    def body(buffers: list[Any], task: Any, scratch: Any) -> None:
+        T.buffer_store(buffers[0], T.float32(1), [T.min(task, in_kernel(size_of(rows)) - 1)])
+
+    def stored(*symbols: Symbol) -> str:
+        with kernels_over(symbols):
+            return content_hash(kernel_function([Parameter(ValueArg("y"), "float32", size_of(rows))], body))
+
+    assert stored(rows) == stored(rows, columns) != stored(columns, rows)
 
 
 def test_a_kernel_of_many_launches_is_written_as_text_once(monkeypatch: pytest.MonkeyPatch) -> None:
