@@ -16,7 +16,7 @@ from tilestitch.compiler.ir import Graph, Node
 from tilestitch.compiler.ir.sizes import Size, at, bounds_of, is_open, symbols_of
 from tilestitch.compiler.ir.substitute import data_at, nodes_at
 from tilestitch.cost_model.cpu import CpuDevice
-from tilestitch.cost_model.facts import KernelFacts
+from tilestitch.cost_model.facts import KernelFacts, Part
 from tilestitch.cost_model.on_cpu import one_core
 from tilestitch.cost_model.protocol import AnyDevice, LatencyModel, latency_us
 from tilestitch.passes.errors import PassError
@@ -44,6 +44,7 @@ from tilestitch.passes.schedule.device import device_of
 from tilestitch.passes.schedule.facts import scheduled_facts
 from tilestitch.passes.schedule.kernels import schedule_group
 from tilestitch.passes.schedule.structure import Known, structure_of
+from tilestitch.passes.schedule.work import work_of
 
 from .cuda import split_gemm
 from .extents import is_of_open_size
@@ -177,7 +178,7 @@ class _Chooser:
         self._group, self._sized, self._nodes, self._most = group, sized, nodes, most
         self._typical, self._target, self._model = typical, target, model
         self._device = device_of(target)
-        self._views: dict[tuple[tuple[str, int], ...], AnchoredGroup] = {}
+        self._views: dict[tuple[tuple[str, int], ...], tuple[AnchoredGroup, Part]] = {}
 
     @cached_property
     def _roles(self) -> Roles:
@@ -321,8 +322,9 @@ class _Chooser:
             gemm = gemm_of(self._view(point))
             if gemm is None or gemm.m > self._most_rows(schedule):
                 return None
-        group, roles = replace(self._group, schedule=there), self._view(point).roles
-        return scheduled_facts(self._sized.at(point.sizes, self._group), group, self._target, roles)
+        anchored, work = self._seen(point)
+        nodes, group = self._sized.at(point.sizes, self._group), replace(self._group, schedule=there)
+        return scheduled_facts(nodes, group, self._target, anchored.roles, work)
 
     def _latency_us(self, facts: KernelFacts, device: AnyDevice) -> float:
         return max(latency_us(self._model, facts, device), LEAST_US)
@@ -348,10 +350,15 @@ class _Chooser:
         return not isinstance(plan_of(self._view(point), schedule), str)
 
     def _view(self, point: Point) -> AnchoredGroup:
-        """Return the group at these sizes, shared by all schedules."""
+        return self._seen(point)[0]
+
+    def _seen(self, point: Point) -> tuple[AnchoredGroup, Part]:
+        """Return the group at these sizes, and its work, shared by all schedules."""
         key = tuple(point.sizes.items())
         if key not in self._views:
-            self._views[key] = AnchoredGroup.of(look_up(self._sized.at(point.sizes, self._group), self._group))
+            view = look_up(self._sized.at(point.sizes, self._group), self._group)
+            anchored = AnchoredGroup.of(view)
+            self._views[key] = anchored, work_of(view.nodes, view.outputs, anchored.roles)
         return self._views[key]
 
     def _border(self, size: Size, low: Point, high: Point, before: Schedule, after: Schedule) -> int:

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from tilestitch.compiler.ir import Graph, Node
 from tilestitch.cost_model.devices import Device
-from tilestitch.cost_model.facts import KernelFacts
+from tilestitch.cost_model.facts import KernelFacts, Part
 from tilestitch.cost_model.joined import joined_facts, listed_facts
 from tilestitch.cost_model.protocol import LatencyModel
 from tilestitch.passes.plan import Group, WhyNot
@@ -44,11 +44,15 @@ def group_facts(
     return facts if known.names == structure.names else facts.renamed(known.renaming(structure))
 
 
-def scheduled_facts(nodes: Mapping[str, Node], group: Group, target: TargetInfo, roles: Roles) -> KernelFacts:
-    """Return the facts of a scheduled single-part group with these roles. They are not cached: each schedule is one of
-    many.
+def scheduled_facts(
+    nodes: Mapping[str, Node], group: Group, target: TargetInfo, roles: Roles, work: Part
+) -> KernelFacts:
+    """Return the facts of a scheduled contraction with these roles, whose `work_of` is `work`. They are not cached, as
+    each schedule is one of many.
     """
-    return _group_facts(nodes, group, target, None, None, roles)
+    if target.is_gpu:
+        return gpu_facts(nodes, group, roles, multiprocessors_of(target))
+    return cpu_facts(nodes, group, roles, target.core, work)
 
 
 def _group_facts(

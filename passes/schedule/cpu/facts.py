@@ -69,14 +69,16 @@ COUNTED = {
 }  # fmt: skip
 
 
-def cpu_facts(nodes: Mapping[str, Node], group: Group, roles: Roles, isa: Isa) -> KernelFacts:
-    """Return the facts of a scheduled single-part group; `nodes` are the graph's nodes by name."""
+def cpu_facts(nodes: Mapping[str, Node], group: Group, roles: Roles, isa: Isa, work: Part | None = None) -> KernelFacts:
+    """Return the facts of a scheduled single-part group; `nodes` are the graph's nodes by name. `work`: its `work_of`,
+    if already known.
+    """
     view = look_up(nodes, group)
     launches = () if group.schedule is None else cpu_launches(nodes, group, roles)
     if not launches:
         return kernel_of(work_of(view.nodes, view.outputs, roles))
     checks = () if group.kind is GroupKind.OPAQUE else tuple(_checks(view, roles))
-    parts = (*checks, *_scheduled(view, group, roles, isa))
+    parts = (*checks, *_scheduled(view, group, roles, isa, work))
     return kernel_of(*(
         replace(part, tasks=launch.blocks, shared_bytes=launch.scratch_bytes)
         for part, launch in zip(parts, launches, strict=True)
@@ -96,7 +98,7 @@ def _whole(value: Value) -> Traffic:
     return Traffic(value.name, nbytes, nbytes, "weight" if value.is_constant else "activation")
 
 
-def _scheduled(view: GroupView, group: Group, roles: Roles, isa: Isa) -> Sequence[Part]:
+def _scheduled(view: GroupView, group: Group, roles: Roles, isa: Isa, work: Part | None) -> Sequence[Part]:
     schedule = group.schedule
     match schedule:
         case CpuLoopSchedule():
@@ -115,7 +117,7 @@ def _scheduled(view: GroupView, group: Group, roles: Roles, isa: Isa) -> Sequenc
     assert isinstance(schedule, AnchoredSchedule), schedule
     plan = plan_of(AnchoredGroup.of(view, roles), schedule)
     assert not isinstance(plan, str), plan
-    return (_anchored(view, roles, plan, isa),)
+    return (_anchored(view, roles, plan, isa, work),)
 
 
 def _loops(
@@ -186,9 +188,9 @@ def _temporary(view: GroupView, traffic: Traffic) -> Traffic:
 # -- contractions and windows ------------------------------------------------------------------------------------------
 
 
-def _anchored(view: GroupView, roles: Roles, plan: AnchoredPlan, isa: Isa) -> Part:
+def _anchored(view: GroupView, roles: Roles, plan: AnchoredPlan, isa: Isa, work: Part | None) -> Part:
     assert roles.anchor is not None
-    return _tiled(view, roles, roles.anchor.inputs[:2], _again(plan), _cycles(plan, isa), plan, isa)
+    return _tiled(view, roles, roles.anchor.inputs[:2], _again(plan), _cycles(plan, isa), plan, isa, work)
 
 
 def _attention(view: GroupView, roles: Roles, plan: AttentionPlan, isa: Isa) -> Part:
@@ -258,9 +260,9 @@ def _most_a_cycle(plan: AnchoredPlan | AttentionPlan, lanes: int, isa: Isa) -> f
 
 def _tiled(
     view: GroupView, roles: Roles, operands: Sequence[Value], again: tuple[int, int], cycles: float,
-    plan: AnchoredPlan | AttentionPlan, isa: Isa,
+    plan: AnchoredPlan | AttentionPlan, isa: Isa, work: Part | None = None,
 ) -> Part:  # fmt: skip
-    work, dtype = work_of(view.nodes, view.outputs, roles), _multiplied(plan)
+    work, dtype = work or work_of(view.nodes, view.outputs, roles), _multiplied(plan)
     lanes = plan.schedule.scores.lanes if isinstance(plan, AttentionPlan) else plan.schedule.lanes
     unit: Unit = "alu" if roles.anchor is not None and roles.anchor.op == "window_reduce" else "fma"
     tiles = _multiplies_tiles(plan)
