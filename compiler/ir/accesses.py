@@ -8,13 +8,15 @@ iteration variables. An index that depends on data, or is clamped at an edge, is
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 from .affine import Affine, Integer, Variable, bounds, linear_in, variable, variables_of
+from .errors import UndecidedError
 from .graph import Node, Value
 from .indexing import broadcast_index, pull_view, ravel, reshape_index
 from .ops import Kind, is_elementwise, kind_of
+from .sizes import Size
 
 Place = tuple[Integer, ...]
 
@@ -319,6 +321,44 @@ def walk_over(extents: Sequence[int], inputs: Sequence[Value], outputs: Sequence
     outputs.
     """
     return walk_of(outputs, inputs, extents, lambda i: [reshape_index(i, extents, v.shape) for v in outputs], _Inside)
+
+
+def merged_accesses(extents: Sequence[Size], inputs: Sequence[Value], outputs: Sequence[Value]) -> tuple[Access, ...]:
+    """Return the accesses of element-wise work in loops over these extents, products of neighbouring dimensions of the
+    first output, whose sizes may be open. Those that do not traverse an extent as one count as not affine. None are
+    returned if there are no such products, if different memory is read within a dimension, or if it depends on sizes.
+    """
+    sizes = tuple(d for d in outputs[0].shape if d != 1) or (1,)
+    runs = _runs(sizes, extents)
+    try:
+        walk = walk_of(outputs, inputs, sizes, lambda i: [reshape_index(i, sizes, v.shape) for v in outputs], _Inside)
+    except UndecidedError:
+        return ()
+    if runs is None or walk.cuts:
+        return ()
+    return tuple(_merged(access, sizes, runs) for access in walk.accesses)
+
+
+def _merged(access: Access, sizes: Sequence[Size], runs: Sequence[range]) -> Access:
+    """Return an access in loops over runs of dimensions."""
+    strides = access.strides
+    if strides is None or any(strides[d] != strides[d + 1] * sizes[d + 1] for run in runs for d in run[:-1]):
+        return replace(access, strides=None, steps=(None,) * len(runs))
+    merged = tuple(strides[run[-1]] if run else 0 for run in runs)
+    return replace(access, strides=merged, steps=merged)
+
+
+def _runs(sizes: Sequence[Size], extents: Sequence[Size]) -> list[range] | None:
+    """Return the neighbouring dimensions of which each extent is the product; None if one is no such product."""
+    runs, end = [], 0
+    for extent in extents:
+        start, size = end, 1
+        while size != extent and end < len(sizes):
+            size, end = size * sizes[end], end + 1
+        if size != extent:
+            return None
+        runs.append(range(start, end))
+    return runs if end == len(sizes) else None
 
 
 def elementwise_walk(

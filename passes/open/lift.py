@@ -16,6 +16,7 @@ from tilestitch.passes.plan.cpu.attention import AttentionPlan, attention_of
 from tilestitch.passes.plan.cpu.gemm import GemmPlan, GemmShape
 from tilestitch.passes.plan.cpu.isa import isa_named
 from tilestitch.passes.plan.cpu.limits import LARGEST
+from tilestitch.passes.plan.cpu.loops import LoopPlan, alternating
 from tilestitch.passes.plan.cpu.opaque import MOST_INSERTED, ScanPlan, ScatterPlan, SortPlan
 from tilestitch.passes.plan.cpu.operands import Matmul, conv_of, layout_of
 from tilestitch.passes.plan.cpu.schedules import (
@@ -134,7 +135,9 @@ def _schedule(
     match schedule:
         case CpuLoopSchedule():
             loops = _loops(schedule, typical.stored[0].shape, view.stored[0].shape)
-            return loops if isinstance(loops, str) or _stays_in_place(view) else _in_known_lines(loops, view)
+            if isinstance(loops, str) or _stays_in_place(view) or alternating(view.inputs, view.stored, loops)[1]:
+                return loops
+            return _in_known_lines(loops, view)
         case CpuRowSchedule() | CpuSplitRowSchedule():
             return _rows_of(schedule, typical, roles, target)
         case CpuGemmSchedule():
@@ -160,8 +163,10 @@ def _schedule(
 
 def _loops(schedule: CpuLoopSchedule, typical: Sequence[int], shape: Sequence[Size]) -> CpuLoopSchedule | str:
     """Lift a loop schedule. Cuts and branches, which save loads where operands differ, stay along dimensions of known
-    size. Loops in an order of their own become one over all elements.
+    size. Loops in an order of their own, unless they interleave a few rows, become one over all elements.
     """
+    if schedule.order and (turned := _turned(schedule, typical, shape)) is not None:
+        return turned
     if schedule.order:
         lanes, every = schedule.lanes, prod(schedule.extents)
         chunk = schedule.chunk * schedule.rows // lanes * lanes
@@ -175,6 +180,17 @@ def _loops(schedule: CpuLoopSchedule, typical: Sequence[int], shape: Sequence[Si
     if is_open(extents[schedule.branch]):
         return replace(schedule, extents=extents, chunk=chunk, cuts=cuts, branch=0, branches=())
     return replace(schedule, extents=extents, chunk=chunk, cuts=cuts)
+
+
+def _turned(schedule: CpuLoopSchedule, typical: Sequence[int], shape: Sequence[Size]) -> CpuLoopSchedule | None:
+    """Return loops that interleave vectors of a few rows as `schedule` does, or None if it does not."""
+    loops = LoopPlan(prod(schedule.extents), schedule)
+    extents = joined(loops.in_place(schedule.extents), typical, shape)
+    if loops.interleaved == 1 or extents is None:
+        return None
+    inner = extents[schedule.order[-1]]
+    chunk = inner if schedule.chunk == schedule.extents[-1] else schedule.chunk
+    return replace(schedule, extents=tuple(extents[d] for d in schedule.order), chunk=chunk, cuts=())
 
 
 def _stays_in_place(view: GroupView) -> bool:

@@ -14,7 +14,7 @@ from tilestitch.codegen.compute.dtypes import storage_dtype
 from tilestitch.codegen.cpu.contraction import dots
 from tilestitch.codegen.cpu.contraction import microkernel as mk
 from tilestitch.codegen.cpu.contraction.microkernel import Expr
-from tilestitch.codegen.cpu.contraction.transpose import interleaved
+from tilestitch.codegen.cpu.contraction.transpose import interleave
 from tilestitch.codegen.cpu.convolution.geometry import LoadPixel, flatten, inside, may_be_positive, nest
 from tilestitch.compiler.ir.sizes import Size, ceil_div, largest, smallest
 from tilestitch.compiler.ir.types import HALVES
@@ -135,15 +135,15 @@ class InputCopy:
         """Copy few channels of a channels-first image in vectors of all of them."""
         plan, channels, first = self.plan, self.plan.shape.group_in, self.first
 
-        def interleave(start: Expr, size: int) -> None:
+        def copy(start: Expr, size: int) -> None:
             begin = T.bind((first + start) * channels)
-            interleaved(
+            interleave(
                 channels, size, storage_dtype(plan.staged_dtype),
                 lambda channel, lane: self._load(row, first + start + lane, channel),
                 lambda at, vector: self._store(row, mk.run_of(begin + at, size), vector),
             )  # fmt: skip
 
-        mk.for_each_run(self.last - first, plan.tile.lanes, interleave)
+        mk.for_each_run(self.last - first, plan.tile.lanes, copy)
 
     def _copy(self, row: Row, column: Expr, channel: Expr) -> None:
         self._store(row, column * self.plan.room + channel, self._load(row, column, channel))

@@ -13,6 +13,7 @@ from tvm.script.ir_builder import tirx as T
 from tilestitch.codegen.compute.dtypes import named
 from tilestitch.codegen.cpu.contraction import microkernel as mk
 from tilestitch.codegen.cpu.contraction.microkernel import Expr
+from tilestitch.codegen.cpu.contraction.transpose import separated
 from tilestitch.compiler.ir.sizes import is_open
 from tilestitch.compiler.ir.types import storage_bytes
 from tilestitch.passes.plan.cpu.window import Line
@@ -42,9 +43,8 @@ def spread_phases(line: Line, buffers: tuple[Any, Any]) -> None:
     with mk.serial(0, line.phase // lanes) as block:
         first = T.bind(block * (stride * lanes))
         vectors = [T.bind(source[tirx.Ramp(first + q * lanes, _one(), lanes)]) for q in range(stride)]
-        for phase in range(stride):
-            chosen = tirx.Shuffle(vectors, [tirx.IntImm("int32", phase + stride * i) for i in range(lanes)])
-            T.buffer_store(phases, chosen, [tirx.Ramp(block * lanes + phase * line.phase, _one(), lanes)])
+        for phase, vector in enumerate(separated(vectors, lanes)):
+            T.buffer_store(phases, vector, [tirx.Ramp(block * lanes + phase * line.phase, _one(), lanes)])
 
 
 def _one() -> Expr:

@@ -6,7 +6,6 @@ The loops are those of the schedule. The last dimension is vectorised; two dimen
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from math import prod
 from typing import Any
 
@@ -14,19 +13,19 @@ from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
 from tilestitch.codegen.buffers import operand, operand_source
-from tilestitch.codegen.compute.dtypes import Expr, from_storage, named, to_storage
+from tilestitch.codegen.compute.dtypes import Expr, named, to_storage
 from tilestitch.codegen.compute.evaluator import Evaluator
 from tilestitch.codegen.compute.float8 import SMALL
 from tilestitch.codegen.compute.indexing import domain_indices, index_dtype_of, ravel, unravel
 from tilestitch.codegen.compute.sizes import integer
 from tilestitch.codegen.cpu.abi import PackedArg, Parameter, kernel_function, store
-from tilestitch.codegen.cpu.contraction.transpose import interleaved
-from tilestitch.compiler.ir.accesses import Access
+from tilestitch.codegen.cpu.contraction.microkernel import as_index
+from tilestitch.codegen.cpu.contraction.transpose import TurnedOperands, interleave
 from tilestitch.compiler.ir.graph import Node, Value
 from tilestitch.compiler.ir.ops import Kind, kind_of
 from tilestitch.compiler.ir.sizes import is_open
 from tilestitch.compiler.ir.types import HALVES, TensorType
-from tilestitch.passes.plan.cpu.loops import LoopPlan, alternating
+from tilestitch.passes.plan.cpu.loops import LoopPlan, alternating, lying_across
 
 _MOVEMENTS = frozenset({"concat", "gather", "gather_elements", "gather_nd", "pad", "select"})
 _AS_BITS = {**dict.fromkeys(HALVES, "uint16"), **dict.fromkeys(SMALL, "uint8")}
@@ -45,30 +44,32 @@ def emit_injective(
         *(operand(v, types[v], packed) for v in inputs), *(Parameter.of(v.name, types[v]) for v in outputs)
     ]  # fmt: skip
     index_dtype = index_dtype_of(nodes)
+    rows, accesses = alternating(inputs, outputs, loops.schedule)
+    accesses = accesses or lying_across(inputs, outputs, loops.schedule)
 
     def body(buffers: list[Any], task: Expr, scratch: Expr) -> None:
         evaluator = Evaluator({}, index_dtype, as_bits=as_bits)
         for value, buffer in zip(inputs, buffers, strict=False):
             evaluator.sources[value] = operand_source(buffer, value, types[value], packed, evaluator.simplify)
         results = [(v, types[v], buffer) for v, buffer in zip(outputs, buffers[len(inputs) :], strict=True)]
-        rows, accesses = alternating(inputs, outputs, loops.schedule)
         operands = [(a, types[a.value], buffers[inputs.index(a.value)]) for a in accesses if a.value.name not in packed]
-        together = rows if operands else loops.interleaved if len(outputs) == 1 else 1
-        _Emitter(loops, evaluator, results, operands, together, index_dtype).run(task)
+        together = rows if operands and rows > 1 else loops.interleaved if len(outputs) == 1 else 1
+        turned = TurnedOperands(evaluator, operands, index_dtype)
+        _Emitter(loops, evaluator, results, turned, together, index_dtype).run(task)
 
     return kernel_function(parameters, body)
 
 
 @dataclass(frozen=True)
 class _Emitter:
-    """`together`: rows of which vectors are computed in turn, as they alternate in some `operands`, or else in the
-    result.
+    """`together`: rows of which vectors are computed in turn, as they alternate in the operands that are `turned`, or
+    else in the result.
     """
 
     loops: LoopPlan
     evaluator: Evaluator
     results: Sequence[tuple[Value, TensorType, Any]]
-    operands: Sequence[tuple[Access, TensorType, Any]]
+    turned: TurnedOperands
     together: int
     index_dtype: str
 
@@ -113,9 +114,42 @@ class _Emitter:
             return
         edge = loops.schedule.edge
         first = T.bind(outer[loops.tiled] * edge)
-        extent = loops.schedule.extents[loops.tiled]
-        with T.serial(first, T.min(first + edge, extent)) as i, self.evaluator.scope((i, 0, extent)):
-            self._line([i if d == loops.tiled else o for d, o in enumerate(outer)], start, end)
+        last = T.bind(T.min(first + edge, loops.schedule.extents[loops.tiled]))
+        if not self.turned.operands:
+            self._tile_of_lines(outer, first, last, start, end)
+            return
+        with T.If(T.And(as_index(last - first) >= loops.block, as_index(end - start) >= loops.block)):
+            with T.Then():
+                self._tile_of_blocks(outer, first, last, start, end)
+            with T.Else():
+                self._tile_of_lines(outer, first, last, start, end)
+
+    def _tile_of_lines(self, outer: Sequence[Expr], first: Expr, last: Expr, start: Expr, end: Expr) -> None:
+        schedule = self.loops.schedule
+        with T.serial(first, last) as i, self.evaluator.scope((i, 0, schedule.extents[schedule.tiled])):
+            self._line([i if d == schedule.tiled else o for d, o in enumerate(outer)], start, end)
+
+    def _tile_of_blocks(self, outer: Sequence[Expr], first: Expr, last: Expr, start: Expr, end: Expr) -> None:
+        """Emit a tile in blocks, the last ones moved back so that they fit."""
+        size, evaluator, tiled = self.loops.block, self.evaluator, self.loops.schedule.tiled
+        with T.serial(0, (last - first + (size - 1)) // size) as i, evaluator.scope():
+            top = T.bind(T.min(first + i * size, last - size))
+            evaluator.assume(top, 0, self.loops.schedule.extents[tiled])
+            with T.serial(0, (end - start + (size - 1)) // size) as j, evaluator.scope():
+                left = T.bind(T.min(start + j * size, end - size))
+                evaluator.assume(left, 0, self.loops.inner)
+                self._block([top if d == tiled else o for d, o in enumerate(outer)], left)
+
+    def _block(self, outer: Sequence[Expr], left: Expr) -> None:
+        """Emit a square block, of which the operands' elements are transposed first."""
+        size, tiled = self.loops.block, self.loops.schedule.tiled
+        blocks = self.turned.transposed([*outer, left], size)
+        with (
+            T.serial(0, size) as row, self.evaluator.scope((row, 0, size)),
+            T.vectorized(0, size) as lane, self.evaluator.scope((lane, 0, size)),
+            self.turned.read_from(blocks, row * size + lane),
+        ):  # fmt: skip
+            self._store([*(o + row if d == tiled else o for d, o in enumerate(outer)), left + lane])
 
     def _branch(self, outer: Sequence[Expr], d: int, bounds: Sequence[int], start: Expr, end: Expr) -> None:
         """Emit the row's lines with index `outer[d]` between two neighbours of `bounds`, found by bisection."""
@@ -181,13 +215,15 @@ class _Emitter:
             self._vector(outer, position, 1)
 
     def _vector(self, outer: Sequence[Expr], position: Expr, lanes: int) -> None:
-        if self.operands:
-            self._separated(outer, position, lanes)
-            return
-        if self.together > 1:
+        if self.together == 1:
+            self._one_vector(outer, position, lanes)
+        elif not self.turned.operands:
             self._interleaved(outer, position, lanes)
-            return
-        self._one_vector(outer, position, lanes)
+        elif lanes > 1:
+            self._separated(outer, position, lanes)
+        else:
+            for row in range(self.together):
+                self._one_vector([*outer, row], position, lanes)
 
     def _one_vector(self, outer: Sequence[Expr], position: Expr, lanes: int) -> None:
         if lanes == 1:
@@ -210,31 +246,17 @@ class _Emitter:
             at = self.evaluator.simplify(ravel(first, type_.sizes)) + number
             T.buffer_store(buffer, vector, [at if lanes == 1 else T.ramp(at, 1, lanes)])
 
-        interleaved(self.together, lanes, buffer.dtype, read, write)
+        interleave(self.together, lanes, buffer.dtype, read, write)
 
     def _separated(self, outer: Sequence[Expr], position: Expr, lanes: int) -> None:
         """Emit a vector of each of the rows, whose elements are read together."""
-        tiles = {
-            access.value: self._tile(access, buffer, [*outer, 0, position], lanes)
-            for access, _, buffer in self.operands
-        }
+        tiles = self.turned.separated([*outer, 0, position], self.together, lanes)
         for row in range(self.together):
-            with T.vectorized(0, lanes) as lane, self.evaluator.scope((lane, 0, lanes)):
-                for access, type_, _ in self.operands:
-                    element = from_storage(tiles[access.value][row * lanes + lane], type_.dtype)
-                    self.evaluator.sources[access.value] = partial(_whatever_index, element)
+            with (
+                T.vectorized(0, lanes) as lane, self.evaluator.scope((lane, 0, lanes)),
+                self.turned.read_from(tiles, row * lanes + lane),
+            ):  # fmt: skip
                 self._store([*outer, row, position + lane])
-
-    def _tile(self, access: Access, buffer: Any, index: Sequence[Expr], lanes: int) -> Any:
-        """Return a buffer of the rows' vectors, separated in registers."""
-        assert access.strides is not None
-        start = access.offset + sum(stride * i for stride, i in zip(access.strides, index, strict=True))
-        tile = T.alloc_buffer((self.together * lanes,), buffer.dtype, scope="local")
-        vectors = [named(buffer[T.ramp(start + part * lanes, 1, lanes)]) for part in range(self.together)]
-        for row in range(self.together):
-            chosen = tirx.Shuffle(vectors, [tirx.IntImm("int32", row + self.together * i) for i in range(lanes)])
-            T.buffer_store(tile, chosen, [T.ramp(row * lanes, 1, lanes)])
-        return tile
 
     def _indices(self, index: Sequence[Expr]) -> Sequence[Sequence[Expr]]:
         """Return the index in each output at an index of the loops."""
@@ -246,7 +268,3 @@ class _Emitter:
         evaluator = self.evaluator
         for (value, type_, buffer), at in zip(self.results, self._indices(index), strict=True):
             store(buffer, type_, at, evaluator.value(value, at), evaluator.simplify)
-
-
-def _whatever_index(element: Expr, index: Sequence[Expr]) -> Expr:
-    return element

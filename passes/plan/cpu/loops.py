@@ -1,22 +1,32 @@
 """Element-wise work, data movement and views on a CPU, as scheduled."""
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import TypeVar
 
 from tilestitch.compiler.ir import Value
-from tilestitch.compiler.ir.accesses import Access, walk_over
+from tilestitch.compiler.ir.accesses import Access, merged_accesses
 from tilestitch.compiler.ir.sizes import Size, is_open, largest
 
 from .limits import lane_reasons
 from .schedules import CpuLoopSchedule
 
-MOST_INTERLEAVED = 4
+LEAST_TRANSPOSED = 8
+MOST_TRANSPOSED = 16
+"""Least and most rows and columns of blocks that are transposed in registers."""
+MOST_INTERLEAVED = 12
 """Most rows of which vectors are interleaved: channels of an image, coordinates of a box."""
 
 T = TypeVar("T")
+
+
+def interleaves(rows: int, lanes: int) -> bool:
+    """Return whether vectors of so many rows are interleaved: of few rows, or half as many twice. Blocks of others are
+    transposed in less time.
+    """
+    return 1 < rows < lanes and rows <= MOST_INTERLEAVED and (rows < LEAST_TRANSPOSED or rows % 2 == 0)
 
 
 @dataclass(frozen=True)
@@ -49,8 +59,16 @@ class LoopPlan:
         if schedule.order[-2:] != (rank - 1, rank - 2) or schedule.branches or schedule.edge:
             return 1
         rows = schedule.extents[-2]
-        known = not is_open(rows) and not is_open(self.inner) and schedule.lanes > 1
-        return rows if known and rows <= MOST_INTERLEAVED and schedule.rows % rows == 0 else 1
+        known = not is_open(rows) and interleaves(rows, schedule.lanes)
+        return rows if known and schedule.rows % rows == 0 else 1
+
+    @property
+    def block(self) -> int:
+        """The rows and columns of the blocks of a tile that are transposed in registers, if any; a power of two."""
+        schedule = self.schedule
+        sides = (schedule.extents[schedule.tiled], schedule.chunk)
+        least = min([schedule.lanes, schedule.edge, MOST_TRANSPOSED, *(side for side in sides if not is_open(side))])
+        return 1 << (least.bit_length() - 1) if least else 1
 
     @property
     def is_cut(self) -> bool:
@@ -116,18 +134,37 @@ def alternating(
     each task has all of these rows: their vectors are read as they lie, and separated; else 1, and none.
     """
     extents, one = schedule.extents, (1, ())
-    if len(extents) < 2 or schedule.order or schedule.edge or any(map(is_open, extents)) or schedule.lanes == 1:
+    if len(extents) < 2 or schedule.order or schedule.edge or is_open(extents[-2]):
         return one
     rows = extents[-2]
-    if rows > MOST_INTERLEAVED or schedule.rows % rows:
+    if not interleaves(rows, schedule.lanes) or schedule.rows % rows:
         return one
-    walk = walk_over(extents, inputs, outputs)
-    values = [access.value for access in walk.accesses]
-    found = tuple(
-        access for access in walk.accesses
-        if access.strides is not None and access.strides[-2:] == (1, rows) and values.count(access.value) == 1
+    found = _read_once(inputs, outputs, schedule, lambda strides: strides[-2:] == (1, rows))
+    return (rows, found) if found else one
+
+
+def lying_across(inputs: Sequence[Value], outputs: Sequence[Value], schedule: CpuLoopSchedule) -> tuple[Access, ...]:
+    """Return the accesses to operands that are contiguous along the tiled dimension: their tiles are transposed in
+    registers.
+    """
+    if not schedule.edge or schedule.order:
+        return ()
+    return _read_once(
+        inputs, outputs, schedule, lambda strides: strides[schedule.tiled] == 1 and strides[-1] not in (0, 1)
+    )
+
+
+def _read_once(
+    inputs: Sequence[Value], outputs: Sequence[Value], schedule: CpuLoopSchedule,
+    lies: Callable[[tuple[Size, ...]], bool],
+) -> tuple[Access, ...]:  # fmt: skip
+    """Return the accesses with such strides to operands that the loops read in one place."""
+    accesses = merged_accesses(schedule.extents, inputs, outputs)
+    values = [access.value for access in accesses]
+    return tuple(
+        access for access in accesses
+        if access.strides is not None and lies(access.strides) and values.count(access.value) == 1
     )  # fmt: skip
-    return (rows, found) if found and rows > 1 and not walk.cuts else one
 
 
 def _rise(places: Sequence[int]) -> bool:

@@ -20,7 +20,7 @@ from tilestitch.passes.plan.cpu.conv import ConvPlan, ConvTransposePlan
 from tilestitch.passes.plan.cpu.gemm import GemmPlan
 from tilestitch.passes.plan.cpu.gemv import GemvPlan
 from tilestitch.passes.plan.cpu.isa import TILE_BYTES_A_CYCLE, Isa
-from tilestitch.passes.plan.cpu.loops import LoopPlan, alternating
+from tilestitch.passes.plan.cpu.loops import LoopPlan, alternating, lying_across
 from tilestitch.passes.plan.cpu.opaque import (
     AppendPlan,
     FoundPlan,
@@ -131,7 +131,7 @@ def _loops(
     picked, strided = apart(inputs, stored, schedule)
     if len(stored) == 1 and LoopPlan(prod(schedule.extents), schedule).interleaved > 1:
         strided -= 1
-    strided -= len(alternating(inputs, stored, schedule)[1])
+    strided -= len(alternating(inputs, stored, schedule)[1] or lying_across(inputs, stored, schedule))
     arithmetic = (*work.arithmetic, *known, *apart_steps(picked, strided, nodes, counts, schedule, work.dtype))
     work = replace(work, arithmetic=arithmetic, lanes=schedule.lanes)
     return _chosen(nodes, work, schedule, picked=ceil(picked), strided=ceil(strided))

@@ -13,14 +13,14 @@ from tilestitch.compiler.ir import Node, Value, op_spec
 from tilestitch.compiler.ir.accesses import Access, elementwise_walk
 from tilestitch.compiler.ir.types import storage_bytes
 from tilestitch.passes.plan.cpu.isa import Isa
-from tilestitch.passes.plan.cpu.loops import LoopPlan, alternating
+from tilestitch.passes.plan.cpu.loops import LoopPlan, alternating, interleaves, lying_across
 from tilestitch.passes.plan.cpu.schedules import CpuLoopSchedule
 from tilestitch.passes.plan.cpu.tiling import lines_kept
 
 TASK_ELEMENTS = 16384
 """Elements per task of cheap arithmetic; about ten microseconds of memory traffic."""
 EDGE = 32
-"""Edge of the tiles in which transposed operands are traversed."""
+"""Rows of the tiles in which transposed operands are traversed, and columns; twice as many if registers transpose."""
 LEAST_EDGE = 8
 BRANCHES = range(4, 129)
 """Numbers of operands for which rows branch: fewer are selected from, which reads all of them."""
@@ -35,24 +35,26 @@ def choose_loops(nodes: Sequence[Node], inputs: Sequence[Value], outputs: Sequen
     cuts = tuple(sorted(at for d, at in walk.cuts if d == len(extents) - 1 and 0 < at < extents[-1]))
     branch, branches = _branches(extents, walk.cuts)
     lanes = _lanes(nodes, isa)
-    if len(extents) > 1 and extents[-1] < min(lanes, LEAST_INNER):
+    short = len(extents) > 1 and extents[-1] < min(lanes, LEAST_INNER)
+    if short or interleaves(extents[-1], lanes):
         across = _across(inputs, outputs, lanes, TASK_ELEMENTS // _weight(nodes))
         if across is not None:
             return across
+    if short:
         extents = (prod(extents),)
         accesses, cuts, branch, branches = (), (), 0, ()
     lanes = min(lanes, 1 << (extents[-1].bit_length() - 1))
     tiled = _tiled_dimension(extents, accesses)
     grain = max(lanes, TASK_ELEMENTS // _weight(nodes))
     inner = extents[-1]
-    if tiled is not None:
-        columns = _columns_at_once(accesses, tiled, lanes)
-        lanes = min(lanes, columns)
-        chunk = min(inner, columns)
-        return CpuLoopSchedule(extents, lanes, chunk, max(1, grain // (EDGE * chunk)), tiled, EDGE)
     in_turn = 1 if len(extents) == 1 else extents[-2]
     found = CpuLoopSchedule(extents, lanes, inner, in_turn, cuts=cuts, branch=branch, branches=branches)
     together, _ = alternating(inputs, outputs, found)
+    if tiled is not None and together == 1:
+        tiles = _tiles(extents, lanes, 2 * EDGE, grain, tiled)
+        if lying_across(inputs, outputs, tiles):
+            return tiles
+        return _tiles(extents, lanes, _columns_at_once(accesses, tiled, lanes), grain, tiled)
     share = max(grain // together, lanes)
     if inner >= 2 * share and not cuts:
         return replace(found, chunk=-(-share // lanes) * lanes, rows=together)
@@ -76,7 +78,7 @@ def _across(inputs: Sequence[Value], outputs: Sequence[Value], lanes: int, grain
     )
     rows = LoopPlan(prod(extents), replace(found, rows=extents[-1])).interleaved
     if rows == 1:
-        return found
+        return found if extents[-1] < min(lanes, LEAST_INNER) else None
     chunk = -(-max(grain // rows, lanes) // lanes) * lanes
     chunk = chunk if inner >= 2 * chunk and not places else inner
     return replace(found, rows=rows * max(1, grain // (rows * inner)), chunk=chunk)
@@ -114,9 +116,15 @@ def _tiled_dimension(extents: tuple[int, ...], accesses: Sequence[Access]) -> in
     return None
 
 
+def _tiles(extents: tuple[int, ...], lanes: int, columns: int, grain: int, tiled: int) -> CpuLoopSchedule:
+    chunk = min(extents[-1], columns)
+    rows = max(1, grain // (EDGE * chunk))
+    return CpuLoopSchedule(extents, min(lanes, columns), chunk, rows, tiled, EDGE)
+
+
 def _columns_at_once(accesses: Sequence[Access], tiled: int, lanes: int) -> int:
-    """Return the columns of a tile: a transposed operand has a line for each, and those must not drive each other out
-    of the first-level cache before their other elements are read.
+    """Return the columns of a tile that is read element by element: a transposed operand has a line for each, and those
+    must not drive each other out of the first-level cache before their other elements are read.
     """
     apart = [
         abs(one.strides[-1]) * storage_bytes(one.value.dtype)

@@ -162,14 +162,25 @@ def test_loops_are_cut_at_places_that_are_known(axis: int, places: dict[str, tup
     assert [{name: getattr(schedule, name) for name in places} for schedule in schedules] == [places]
 
 
-def test_moved_elements_of_few_channels_have_lines_with_one_open_dimension() -> None:
-    """Their places in all other dimensions are found once a line, not by a quotient for each element."""
+def loops_of_padded(perm: str, made: str) -> CpuLoopSchedule:
     graph = parse_graph(
-        """graph @main[b=1.., h=1.., w=1..](%x: float32[b,3,h,w]) -> (%y) {
-  %p = pad(%x) {before=[0,0,0,0], after=[0,0,1,1], mode="constant"} : float32[b,3,h + 1,w + 1]
-  %y = transpose(%p) {perm=[0,2,3,1]} : float32[b,h + 1,w + 1,3]
-}"""
+        f"""graph @main[b=1.., h=1.., w=1..](%x: float32[b,3,h,w]) -> (%y) {{
+  %p = pad(%x) {{before=[0,0,0,0], after=[0,0,1,1], mode="constant"}} : float32[b,3,h + 1,w + 1]
+  %y = transpose(%p) {{perm=[{perm}]}} : float32[{made}]
+}}"""
     )
     (group,) = make_plan(graph, PassContext(TargetInfo("cpu", 2, isa="avx512"))).groups
     assert isinstance(group.schedule, CpuLoopSchedule)
-    assert str(group.schedule.extents[-1]) == "3 * w + 3" and group.schedule.chunk == group.schedule.extents[-1]
+    return group.schedule
+
+
+def test_moved_elements_of_few_channels_have_lines_with_one_open_dimension() -> None:
+    """Their places in all other dimensions are found once a line, not by a quotient for each element."""
+    schedule = loops_of_padded("0,3,2,1", "b,w + 1,h + 1,3")
+    assert str(schedule.extents[-1]) == "3 * h + 3" and schedule.chunk == schedule.extents[-1]
+
+
+def test_few_channels_are_interleaved_along_an_open_dimension() -> None:
+    schedule = loops_of_padded("0,2,3,1", "b,h + 1,w + 1,3")
+    assert [*map(str, schedule.extents)] == ["b", "h + 1", "3", "w + 1"] and schedule.order == (0, 1, 3, 2)
+    assert str(schedule.chunk) == "w + 1"

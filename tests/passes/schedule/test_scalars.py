@@ -13,7 +13,8 @@ from tilestitch.compiler.ir.text import parse_graph
 from tilestitch.compiler.measure.shuffled import Shuffled
 from tilestitch.cost_model.analytical import AnalyticalModel
 from tilestitch.passes import PassContext, TargetInfo, make_plan, run_pipeline
-from tilestitch.passes.plan.cpu.schedules import CpuGemmSchedule, CpuGemvSchedule
+from tilestitch.passes.plan.cpu.loops import LoopPlan
+from tilestitch.passes.plan.cpu.schedules import CpuGemmSchedule, CpuGemvSchedule, CpuLoopSchedule
 from tilestitch.passes.schedule.cpu.loops import choose_loops
 from tilestitch.passes.schedule.cpu.scalars import DIVIDED, STRIDED, apart, scalar_steps, scalars
 from tilestitch.passes.schedule.device import device_of
@@ -200,12 +201,24 @@ def test_the_search_leaves_a_transpose_after_interpolation_to_a_kernel_of_its_ow
 
 
 @pytest.mark.parametrize(("pixels", "columns"), [(1024, 8), (4096, 8), (512, 16), (256, 32), (1000, 32), (1025, 32)])
-def test_a_tile_of_a_transpose_has_as_many_lines_as_the_cache_keeps(pixels: int, columns: int) -> None:
+def test_a_tile_that_is_read_by_elements_has_as_many_lines_as_the_cache_keeps(pixels: int, columns: int) -> None:
     """Lines a multiple of 4096 bytes apart meet in one set of the first-level cache."""
-    made = graph(
-        f"  %y = transpose(%x) {{perm = [1, 0]}} : float32[{pixels},67]", f"%x: float32[67,{pixels}]",
-    )  # fmt: skip
-    schedule = choose_loops(made.nodes, made.inputs, made.outputs, ISA)
+
+    def added(source: tuple[int, int]) -> CpuLoopSchedule:
+        target = f"float32[{source[1]},{source[0]}]"
+        made = graph(
+            f"  %t = transpose(%x) {{perm = [1, 0]}} : {target}\n"
+            f"  %r = reshape(%x) {{shape = [{source[1]},{source[0]}]}} : {target}\n"
+            f"  %y = add(%t, %r) : {target}", f"%x: float32[{source[0]},{source[1]}]",
+        )  # fmt: skip
+        return choose_loops(made.nodes, made.inputs, made.outputs, ISA)
+
+    schedule = added((67, pixels))
     assert (schedule.chunk, schedule.lanes) == (columns, min(columns, 16))
-    back = graph(f"  %y = transpose(%x) {{perm = [1, 0]}} : float32[67,{pixels}]", f"%x: float32[{pixels},67]")
-    assert choose_loops(back.nodes, back.inputs, back.outputs, ISA).chunk == 32
+    assert added((pixels, 67)).chunk == 32
+
+
+def test_a_tile_that_registers_transpose_reads_whole_lines() -> None:
+    made = graph("  %y = transpose(%x) {perm = [1, 0]} : float32[4096,67]", "%x: float32[67,4096]")
+    schedule = choose_loops(made.nodes, made.inputs, made.outputs, ISA)
+    assert (schedule.edge, schedule.chunk, LoopPlan(67 * 4096, schedule).block) == (32, 64, 16)
