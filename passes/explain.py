@@ -23,7 +23,7 @@ from .open.regions import CALL
 from .open.typical import typical_sizes
 from .plan import Group, HostGroup, StitchPlan, WhyNot
 from .plan.cases import Cases
-from .plan.cpu.pairs import largest_pair, small_pairs
+from .plan.cpu.dots import largest_pair, small_pairs
 from .plan.launches.cuda.group import ticketing_of
 from .plan.schedules import LaunchesSchedule, TicketSchedule, schedule_to_json
 from .plan.target import TargetInfo

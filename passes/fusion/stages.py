@@ -17,8 +17,8 @@ from tilestitch.cost_model.facts import KernelFacts
 from tilestitch.cost_model.protocol import AnyDevice, LatencyModel, latency_us
 from tilestitch.passes.fusion.cost.profit import MOST_OPERANDS
 from tilestitch.passes.fusion.cost.row_bands import why_no_band
-from tilestitch.passes.fusion.rules.few_rows import most_shared_bytes, rows_of
 from tilestitch.passes.plan import Group, GroupKind, HostGroup, Place, Stitch, WhyNot, wholes_of
+from tilestitch.passes.plan.gemm.gemv import few_rows_of, most_shared_bytes
 from tilestitch.passes.plan.launches.cuda.blocks import axes_of_slabs
 from tilestitch.passes.plan.roles import Roles, roles_of
 from tilestitch.passes.plan.target import TargetInfo
@@ -222,7 +222,7 @@ class Kernels:
     def _no_gemm(self, part: Group, nodes: Sequence[Node], first: bool) -> str | None:
         """Return why a GEMM cannot be a part: only those of few rows may, whose shared memory is small."""
         roles = roles_of(nodes, [self.values[v] for v in part.outputs])
-        rows = rows_of(roles) if isinstance(roles, Roles) else None
+        rows = few_rows_of(roles) if isinstance(roles, Roles) else None
         if rows is None or not isinstance(roles, Roles) or not first:
             return "is of kind contraction, whose kernels take launches of their own"
         nbytes = most_shared_bytes(roles, rows)

@@ -14,7 +14,7 @@ from tilestitch.compiler.ir.sizes import Size, is_open
 from tilestitch.cost_model.protocol import LatencyModel
 from tilestitch.passes.plan import Group
 from tilestitch.passes.plan.access.byte_ranges import byte_ranges
-from tilestitch.passes.plan.cpu.pairs import small_pairs
+from tilestitch.passes.plan.cpu.dots import small_pairs
 from tilestitch.passes.plan.index_checks import pending_checks
 from tilestitch.passes.plan.target import TargetInfo
 

@@ -36,7 +36,6 @@ from . import (
     shaping,
     signal,
     strings,
-    tokens,
 )
 from .common import Attrs, HostFn
 
@@ -44,7 +43,7 @@ __all__ = ["ALIASING", "NON_DETERMINISTIC", "PREPARE", "TABLE", "HostError", "Ho
 
 _MODULES = (
     blocks, casting, contraction, elementwise, folding, images, learning, maps, movement, ngrams, pictures,
-    random, reductions, regions, scatter, selection, sequences, shaping, signal, strings, tokens,
+    random, reductions, regions, scatter, selection, sequences, shaping, signal, strings,
 )  # fmt: skip
 
 TABLE: Mapping[str, HostFn] = {name: function for module in _MODULES for name, function in module.TABLE.items()}

@@ -1,4 +1,4 @@
-"""TfIdfVectorizer: counts of n-grams, also of the tokens of texts.
+"""Tokenizer, compatible with ONNX Runtime's, and TfIdfVectorizer: counts of n-grams, also of the tokens of texts.
 
 The n-grams that are counted are the paths of a tree from its root, node 0: an edge leads from the node of an n-gram to
 that of a longer one by the number of the item that is added. All places of all rows go down the tree together.
@@ -6,7 +6,8 @@ that of a longer one by the number of the item that is added. All places of all 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, pairwise, repeat
 from typing import Any
@@ -14,8 +15,52 @@ from typing import Any
 import numpy as np
 
 from .common import Attrs, HostError, HostFn
-from .strings import texts_of
-from .tokens import tokens_of
+from .strings import padded, stacked, texts_of
+
+_START, _END = "\x02", "\x03"
+
+
+def _tokenize(inputs: Sequence[Any], attrs: Attrs) -> list[np.ndarray]:
+    """Return the tokens of each text along a new last axis, padded with `pad_value` to equal numbers.
+
+    `token` is a regular expression for tokens; without it the text is split at each of `separators` in turn, and
+    without these every character is a token. Tokens of fewer than `mincharnum` characters are left out. `mark` adds
+    start and end markers around the tokens of a text.
+    """
+    (x,) = inputs
+    texts = texts_of(x)
+    rows = tokens_of(texts, attrs)
+    width = padded(rows, attrs["pad_value"])
+    return [stacked(rows, texts, (*x.shape, width))]
+
+
+def tokens_of(texts: Sequence[str], attrs: Attrs) -> dict[str, list[str]]:
+    """Return the tokens of each text, in the order of the texts; equal ones are cut once."""
+    apart, least = dict.fromkeys(texts), attrs["mincharnum"]
+    pieces = map(_pieces(attrs), apart)
+    if least == 1:
+        rows = dict(zip(apart, [list(filter(None, some)) for some in pieces], strict=True))
+    else:
+        rows = dict(zip(apart, [[token for token in some if len(token) >= least] for some in pieces], strict=True))
+    if attrs["mark"] and any(rows.values()):
+        return {text: [_START, *row, _END] for text, row in rows.items()}
+    return rows
+
+
+def _pieces(attrs: Attrs) -> Callable[[str], Iterable[str]]:
+    """Return the function that cuts a text."""
+    if attrs.get("token"):
+        return re.compile(attrs["token"], re.ASCII).findall
+    separators = [re.compile(separator, re.ASCII) for separator in attrs.get("separators") or ()]
+
+    def cut(text: str) -> Iterable[str]:
+        pieces: Iterable[str] = [text] if separators else text
+        for separator in separators:
+            pieces = [part for piece in pieces for part in separator.split(piece)]
+        return pieces
+
+    return cut
+
 
 _NONE = -1
 """No node."""
@@ -168,6 +213,8 @@ def _weighted(counts: np.ndarray, tree: _Tree, attrs: Attrs) -> np.ndarray:
     return (counts > 0) * tree.scale if attrs["mode"] == "IDF" else counts * tree.scale
 
 
-TABLE: Mapping[str, HostFn] = {"TfIdfVectorizer": _tf_idf, "TokenizedTfIdf": _tokenized_tf_idf}
+TABLE: Mapping[str, HostFn] = {
+    "Tokenizer": _tokenize, "TfIdfVectorizer": _tf_idf, "TokenizedTfIdf": _tokenized_tf_idf,
+}  # fmt: skip
 
 PREPARE = {"TfIdfVectorizer": _with_tree, "TokenizedTfIdf": _with_tree}

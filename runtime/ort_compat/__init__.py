@@ -12,10 +12,10 @@ are accepted and ignored; options that request something that does not happen gi
 from __future__ import annotations
 
 from tilestitch import __version__
+from tilestitch.runtime.ort_compat.session import get_all_providers, get_available_providers, get_device
 
 from .binding import IOBinding
 from .options import ExecutionMode, GraphOptimizationLevel, RunOptions, SessionOptions
-from .providers import get_all_providers, get_available_providers, get_device
 from .session import InferenceSession, ModelMetadata, NodeArg
 from .values import OrtValue
 

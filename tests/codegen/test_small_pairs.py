@@ -19,7 +19,7 @@ from tilestitch.compiler.ir import Graph, TensorType, reference
 from tilestitch.passes import PassContext, TargetInfo, make_plan
 from tilestitch.passes.errors import PlanError
 from tilestitch.passes.plan import StitchPlan
-from tilestitch.passes.plan.cpu.pairs import largest_pair
+from tilestitch.passes.plan.cpu.dots import largest_pair
 from tilestitch.passes.plan.cpu.schedules import CpuDotConvSchedule, CpuDotGemmSchedule
 from tilestitch.passes.planner import check_plan
 

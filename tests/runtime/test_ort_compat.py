@@ -15,7 +15,7 @@ from tilestitch.runtime import ort_compat
 from tilestitch.runtime.artifact_writer import write_artifact
 from tilestitch.runtime.errors import DeviceError, ExecutionError, InputError, NotAnArtifactError
 from tilestitch.runtime.manifest import TargetInfo
-from tilestitch.runtime.ort_compat import providers
+from tilestitch.runtime.ort_compat.session import device_of
 from tilestitch.runtime.types import MapType, OptionalType, SequenceType, TensorType
 
 X = np.arange(4, dtype=np.float32)
@@ -221,7 +221,7 @@ def test_another_provider_than_the_cpu(artifact: Path) -> None:
     ],
 )
 def test_providers_name_the_gpu(given: Any, options: Any, device: str) -> None:
-    assert providers.device_of("cuda", given, options) == device
+    assert device_of("cuda", given, options) == device
 
 
 def test_an_artifact_for_gpus_needs_their_provider(tmp_path: Path) -> None:

@@ -1,8 +1,11 @@
-"""Reading and writing at indices: gather and scatter families, OneHot, ReverseSequence, TensorScatter."""
+"""Reading and writing at indices: gather and scatter families, OneHot, ReverseSequence, TensorScatter; caches in memory
+that a run may write to.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from fnmatch import fnmatchcase
 
 from tilestitch.compiler.ir import TensorType, Value
 from tilestitch.compiler.ir.claims import may_be_equal, may_be_natural
@@ -10,7 +13,23 @@ from tilestitch.compiler.ir.sizes import Size, is_open
 
 from ..builder import Builder
 from ..context import Context, Versioned
-from .donated import is_donated, stored_rows
+
+
+def is_donated(ctx: Context, cache: Value) -> bool:
+    """Return whether a value is an input of the model that is donated."""
+    module = ctx.scope.module
+    is_input = module.main is not None and cache in module.main.inputs
+    return is_input and any(fnmatchcase(cache.name, pattern) for pattern in module.donated)
+
+
+def stored_rows(
+    ctx: Context, cache: Value, new: Value, *places: Value, axis: int, room: Size, until: Size, clears: bool
+) -> Value:
+    """Return the cache, `room` rows along `axis`, with new rows at places int64 [batch or 1, rows], all below `until`.
+    `clears`: there are zeros from the last row to `until`, or to a second one of `places`, int64 [1].
+    """
+    return ctx.emit("append", new, *places, cache=cache.name, axis=axis, capacity=room, until=until, clears=clears)
+
 
 REARRANGING = frozenset(("reshape", "transpose"))
 """Views that have every position exactly once; slices leave positions out, and broadcasts repeat them."""

@@ -20,10 +20,10 @@ from tilestitch.cost_model.joined import joined_facts
 from tilestitch.cost_model.protocol import LatencyModel, hardly_slower, latency_us
 from tilestitch.passes.fusion.clusters import Fusion
 from tilestitch.passes.fusion.rules.builtin import Fuse
-from tilestitch.passes.fusion.rules.few_rows import MOST_ROWS
 from tilestitch.passes.fusion.search.packs import Packs
 from tilestitch.passes.fusion.stages import Combine, Kernels
 from tilestitch.passes.plan import Group, GroupKind, WhyNot
+from tilestitch.passes.plan.gemm.units import FEW_ROWS
 from tilestitch.passes.schedule.cuda.band_facts import band_extents
 from tilestitch.passes.schedule.facts import group_facts
 
@@ -188,7 +188,7 @@ class Bands(_Combining):
         if whole is None or self.forced:
             return None if whole is None else 0.0
         rows, columns, _ = band_extents(kernels.nodes, *whole.parts)
-        if min(rows, columns) <= MOST_ROWS:
+        if min(rows, columns) <= FEW_ROWS:
             reason = "so few rows or columns have a kernel whose blocks have no bands of rows"
             self._refuse(kernels, gemm, after, reason, {"rows": rows, "columns": columns})
             return None

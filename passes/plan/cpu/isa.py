@@ -17,7 +17,7 @@ class Dot:
 
     left, right: the dtypes that it multiplies; narrower operands are widened first. sums: the accumulator dtype; lanes:
     the vector lengths of accumulators. For half floats, it accumulates in float32. pairs: pairs of products are added
-    in 16 bits before, which saturates unless pairs of weights are small (`cpu.pairs`).
+    in 16 bits before, which saturates unless pairs of weights are small (`cpu.dots`).
     """
 
     name: str

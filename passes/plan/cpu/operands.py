@@ -8,6 +8,7 @@ from typing import Any
 
 from tilestitch.compiler.ir import Node, Value
 from tilestitch.compiler.ir.blocks import BlockFormat
+from tilestitch.passes.plan.cpu.dots import small_pairs
 from tilestitch.passes.plan.gemm.anchored import AnchoredGroup
 from tilestitch.passes.plan.gemm.contractions import shares_right
 from tilestitch.passes.plan.parts import Part
@@ -16,7 +17,6 @@ from .conv import ConvTransposeShape
 from .gemm import GemmShape
 from .gemv import GemvShape
 from .images import ConvShape
-from .pairs import small_pairs
 
 _LONG = frozenset(
     ["exp", "log", "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh", "asinh", "acosh", "atanh"]

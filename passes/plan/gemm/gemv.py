@@ -1,15 +1,21 @@
-"""GEMMs with at most eight rows on GPUs: which operand is the large one, and how its kernel reads it."""
+"""GEMMs with at most eight rows on GPUs: which operand is the large one, how its kernel reads it, and how much shared
+memory a block takes.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from math import prod
 from typing import Any
 
+from tilestitch.compiler.ir import Value
 from tilestitch.compiler.ir.sizes import bounds_of
 from tilestitch.compiler.ir.types import storage_bytes
 from tilestitch.passes.plan.gemm.gemm import AnyGemm, Gemm, OperandLayout
 from tilestitch.passes.plan.gemm.tiles import QUAD, GemvTile, OpenGemvTile
 from tilestitch.passes.plan.gemm.units import FEW_ROWS
+from tilestitch.passes.plan.group import GroupKind
+from tilestitch.passes.plan.parts import Roles
 
 WARP, WARPS = 32, 8
 """Threads of a warp, and warps of a block."""
@@ -148,3 +154,34 @@ def _lanes(gemm: Gemm) -> int:
     while lanes > 1 and gemm.k <= lanes // 2 * load_width(gemm.b) and 2 * columns <= bounds_of(gemm.n)[0]:
         lanes, columns = lanes // 2, columns * 2
     return lanes
+
+
+def few_rows_of(roles: Roles) -> int | None:
+    """Return the rows of a GEMM that is computed column by column, or the columns of one computed row by row."""
+    anchor = roles.anchor
+    if roles.kind is not GroupKind.CONTRACTION or anchor is None or anchor.op != "matmul":
+        return None
+    *batch, rows, columns = anchor.output.shape
+    if prod(anchor.inputs[1].shape[:-2]) == 1:
+        rows *= prod(batch)
+    fewest = rows if roles.gate_width is not None else min(rows, columns)
+    return fewest if fewest <= FEW_ROWS else None
+
+
+def most_shared_bytes(roles: Roles, rows: int) -> int:
+    """Return an upper bound of the shared memory of such a GEMM's block: a chunk of the small operand, or the sums of
+    all warps if larger.
+
+    A chunk is whole rounds of loads, whose width depends on the layout of the large operand.
+    """
+    assert roles.anchor is not None
+    left, right = roles.anchor.inputs
+    steps = left.shape[-2 if roles.anchor.attrs.get("trans_a") else -1]
+    lanes = LOAD_BYTES // min(_itemsize(left), _itemsize(right))
+    least, most = (min(MOST_CHUNK, -(-max(1, steps) // unit) * unit) for unit in (WARP, WARP * lanes))
+    sums = WARPS * SEGMENT * lanes
+    return rows * (most + (sums if sums > least else 0)) * max(4, _itemsize(roles.anchor.output))
+
+
+def _itemsize(value: Value) -> int:
+    return max(1, value.tensor_type.nbytes // max(1, value.tensor_type.num_elements))

@@ -24,7 +24,7 @@ from ...found_sizes import Element, entries_of, sizes_of
 from ...symbols import sizes_are_symbols
 from ..attention import attention_scores, joined_heads, rotate, weighted_values
 from ..common import outputs_named, widened
-from ..donated import is_donated, stored_rows
+from ..indexing import is_donated, stored_rows
 from ..normalization import inverse_deviation
 from ..reductions import softmax
 from .operator import Operator
