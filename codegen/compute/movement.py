@@ -124,7 +124,7 @@ def _pick(access: Access, parts: list[tuple[int, Value]], position: Expr, axis: 
         return _pick(access, parts[:middle] if known else parts[middle:], position, axis)
     first = _pick(access, parts[:middle], position, axis)
     second = _pick(access, parts[middle:], position, axis)
-    return choose(before, first, second, access.node.output.dtype)
+    return choose(before, first, second, access.dtype)
 
 
 def _pad(access: Access) -> Expr:
@@ -246,7 +246,7 @@ def _position(access: Access, at: Sequence[Expr]) -> Expr:
 
 def _empty(access: Access, sizes: Sequence[int]) -> Expr | None:
     """Return the result where run-time indices address an empty operand; None if it is not empty."""
-    return immediate(0, access.node.output.dtype) if 0 in sizes else None
+    return immediate(0, access.dtype) if 0 in sizes else None
 
 
 def _gather(access: Access) -> Expr:

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
+import onnx.parser
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.codegen.kernel_harness import Fault, check, run_graph, target
+from tilestitch.compiler import compile_model
 from tilestitch.compiler.ir.graph import Graph, Value
 from tilestitch.compiler.ir.types import TensorType, to_numpy_dtype
 from tilestitch.passes.schedule.cpu.loops import choose_loops
@@ -75,6 +77,14 @@ def test_small_floats_are_moved_bit_by_bit(dtype: str) -> None:
     one = Value("c", TensorType(dtype, (1,)), feeds["one"])
     chosen = moved(lambda g, mask, x: g.emit("select", mask, x, one), "mask", "x")
     np.testing.assert_array_equal(chosen, np.where(mask, bits["x"], bits["one"]))
+
+
+def test_where_nothing_can_be_gathered_no_other_dtype_is_stored(capfd: pytest.CaptureFixture[str]) -> None:
+    """TVM warns of that, for each kernel."""
+    head = '<ir_version: 10, opset_import: ["": 21]> g '
+    text = "(float16[n, 4] x) => (float16[4] y) <int64 i = {3}> { y = Gather(x, i) }"
+    compile_model(onnx.parser.parse_model(head + text), dims={"n": (0, 9)})
+    assert "Warning" not in capfd.readouterr().err
 
 
 @pytest.mark.parametrize(
