@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import prod
+
 import numpy as np
 import onnx
 import onnx.parser
@@ -80,7 +82,7 @@ def turned(shape: tuple[int, ...], dtype: str, op: str, *, back: bool) -> onnx.M
 @pytest.mark.parametrize("target", ["cpu", "cpu:x86-64-v3"])
 @pytest.mark.parametrize("op", ["", "Neg"])
 @pytest.mark.parametrize("dtype", ["float", "float16", "double", "int8", "int16", "int64"])
-@pytest.mark.parametrize("shape", [(1, 3, 40, 50), (2, 4, 1201), (5, 2, 137), (1, 3, 70001)])
+@pytest.mark.parametrize("shape", [(1, 3, 40, 50), (2, 4, 1201), (5, 2, 137), (1, 3, 70001), (64, 3, 17)])
 def test_few_channels_are_interleaved_and_separated_in_registers(
     shape: tuple[int, ...], dtype: str, op: str, target: str, back: bool
 ) -> None:
@@ -102,6 +104,16 @@ def test_few_channels_are_interleaved_and_separated_in_registers(
     with load(compiled.to_bytes(), num_threads=2) as loaded:
         wanted = np.moveaxis(-x if op else x, *((-1, 1) if back else (1, -1)))
         np.testing.assert_array_equal(loaded.run({"x": x})["y"], wanted)
+
+
+@pytest.mark.parametrize("dtype", ["float", "float16", "int8"])
+@pytest.mark.parametrize("shape", [(64, 3, 16), (5, 4, 20), (3, 2, 49), (1, 6, 127), (1, 3, "n")])
+def test_fewer_pixels_than_two_vectors_are_interleaved_by_narrower_ones(shape: tuple[int, ...], dtype: str) -> None:
+    """As where their number is open: few are typical of it."""
+    compiled = compile_model(turned(shape, dtype, "", back=False), "cpu:x86-64-v4", num_threads=1)
+    schedule = compiled.plan.groups[0].schedule
+    assert isinstance(schedule, CpuLoopSchedule)
+    assert LoopPlan(prod(schedule.extents), schedule).interleaved == shape[1]
 
 
 @pytest.mark.parametrize("nodes", [

@@ -68,8 +68,9 @@ def _across(inputs: Sequence[Value], outputs: Sequence[Value], lanes: int, grain
     """
     extents, walk = elementwise_walk(inputs, outputs, inside=True)
     along = _tiled_dimension(extents, walk.accesses)
-    if along is None or extents[along] < 2 * lanes or extents[-1] == 1:
+    if along is None or extents[along] < 2 * LEAST_INNER or extents[-1] == 1:
         return None
+    lanes = min(lanes, 1 << (extents[along].bit_length() - 2))
     order = (*(d for d in range(len(extents)) if d != along), along)
     inner = extents[along]
     places = tuple(sorted(at for d, at in walk.cuts if d == along and 0 < at < inner))
