@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from .buffers import aligned_bytes
@@ -21,16 +23,16 @@ def is_small(value: ValueSpec) -> bool:
     return isinstance(value.type, TensorType) and value.type.is_static and value.type.nbytes <= SMALL_BYTES
 
 
-def empty_tensor(value: ValueSpec, memory: np.ndarray | None = None) -> np.ndarray:
-    """Return an uninitialised, 64-byte aligned array for a value whose type is static, in the bytes of `memory` if
-    given.
+def empty_tensor(value: ValueSpec, memory: Any = None) -> np.ndarray:
+    """Return an uninitialised, 64-byte aligned array for a value whose type is static, in the buffer `memory` if given.
 
     Raises `ExecutionError` when there is no memory for it.
     """
     if not isinstance(value.type, TensorType) or value.type.static_shape is None:
         raise ValueError(f"value {value.name!r} of type {value.type} has no fixed size")
-    raw = allocated(value.type.nbytes, f"value {value.name!r}") if memory is None else memory
-    return raw.view(memory_dtype(value.type.dtype)).reshape(value.type.static_shape)
+    if memory is None:
+        memory = allocated(value.type.nbytes, f"value {value.name!r}")
+    return np.ndarray(value.type.static_shape, memory_dtype(value.type.dtype), memory)
 
 
 def allocated(nbytes: int, what: str) -> np.ndarray:
