@@ -200,7 +200,8 @@ def _atanh(x: Expr, bind: Bind) -> Expr:
 _TRANSCENDENTAL = ("exp", "log", "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh", "erf")
 _POLYNOMIALS_32: Mapping[str, Callable[[Expr, Bind], Expr]] = {
     "exp": vecmath.exp, "log": vecmath.log, "tanh": vecmath.tanh, "erf": vecmath.erf,
-    "sin": vecmath.sin, "cos": vecmath.cos, "tan": vecmath.tan,
+    "sin": vecmath.sin, "cos": vecmath.cos, "tan": vecmath.tan, "asin": vecmath.asin, "acos": vecmath.acos,
+    "atan": vecmath.atan, "sinh": vecmath.sinh, "cosh": vecmath.cosh,
 }  # fmt: skip
 _POLYNOMIALS_64: Mapping[str, Callable[[Expr, Bind], Expr]] = {
     "exp": vecmath.exp, "log": vecmath.log, "erf": vecmath.erf,

@@ -133,7 +133,7 @@ def _pad(access: Access) -> Expr:
     if mode == "constant":
         return _pad_constant(access, x)
     source = [
-        i if b == 0 and a == 0 else access.simplify(_mirrored(_one_place(access, i), b, size, mode))
+        i if b == 0 and a == 0 else access.simplify(_mirrored(_one_place(access, i), b, a, size, mode))
         for i, b, a, size in zip(access.index, node.attrs["before"], node.attrs["after"], x.shape, strict=True)
     ]
     return access.read(x, source)
@@ -150,13 +150,17 @@ def _one_place(access: Access, i: Expr) -> Expr:
     return access.once(("place", StructuralKey(i)), lambda: access.bind(i)) if bends else i
 
 
-def _mirrored(i: Expr, before: int, size: int, mode: str) -> Expr:
+def _mirrored(i: Expr, before: int, after: int, size: int, mode: str) -> Expr:
     position = i - before
     if mode == "edge":
         return clamp(position, size)
     if size == 1:
         return 0
     period = size if mode == "wrap" else largest(1, 2 * (size - 1))
+    if is_open(size) and mode == "reflect" and max(before, after) <= max(1, bounds_of(size)[0] - 1):
+        # Reflected once at most, which takes no quotient.
+        distance = abs(position) if isinstance(position, int) else T.max(position, -position)
+        return T.min(distance, period - distance)
     if is_open(size):
         position = position + before * period  # quotients by open sizes must have non-negative dividends
     position = position % period

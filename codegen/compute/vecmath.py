@@ -6,6 +6,7 @@ is used more than once. The polynomials are weighted least-maximum fits made for
 tests/codegen/test_vecmath.py measures the errors.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -103,6 +104,13 @@ _COS = (
     -2.7555496233663085e-07,
     2.0643158481720256e-09,
 )
+_ATAN = (
+    -0.3333333328105349, 0.19999977774180522, -0.142841749395295, 0.1107174883573888, -0.08627212207709171,
+    0.0505400948667565,
+)  # fmt: skip
+"""(atan(u)/u - 1) / u**2 in u**2 for |u| < tan(pi/8)."""
+_SINH = (0.166666666468103, 0.008333339681645149, 0.000198381004409789, 2.8062904441358876e-06)
+"""(sinh(x)/x - 1) / x**2 in x**2 for |x| < 1."""
 _HALF_PI = tuple(map(float.fromhex, ("0x1.921fb54p+0", "0x1.10b4611p-30", "0x1.4c4c6628b80dcp-59")))
 """pi/2 in parts. Multiples of the first two, of 29 bits, are exact up to 2**24, also without fused multiply-adds."""
 
@@ -326,6 +334,63 @@ def _quadrant_value(sine: Expr, cosine: Expr, quadrant: Expr, bind: Bind) -> Exp
     value = bind(tirx.Select(tirx.EQ(T.bitwise_and(quadrant, one), zero), sine, cosine))
     flip = tirx.NE(T.bitwise_and(quadrant, two), zero)
     return bind(T.cast(tirx.Select(flip, -value, value), "float32"))
+
+
+def atan(x: Expr, bind: Bind) -> Expr:
+    """Return the arc tangent of a float32, computed in float64."""
+    return bind(T.cast(_atan(bind(T.cast(x, "float64")), bind), "float32"))
+
+
+def asin(x: Expr, bind: Bind) -> Expr:
+    """Return the arc sine of a float32, computed in float64."""
+    return bind(T.cast(_asin(bind(T.cast(x, "float64")), bind), "float32"))
+
+
+def acos(x: Expr, bind: Bind) -> Expr:
+    """Return the arc cosine of a float32, computed in float64."""
+    half_pi = immediate(math.pi / 2, "float64")
+    return bind(T.cast(half_pi - _asin(bind(T.cast(x, "float64")), bind), "float32"))
+
+
+def _asin(x: Expr, bind: Bind) -> Expr:
+    one = immediate(1.0, "float64")
+    return _atan(bind(x / T.sqrt((one - x) * (one + x))), bind)
+
+
+def _atan(x: Expr, bind: Bind) -> Expr:
+    """Return the arc tangent: that of (x - 1) / (x + 1) is less by pi/4, that of -1 / x by pi/2."""
+    zero, one, minus_one = (immediate(number, "float64") for number in (0.0, 1.0, -1.0))
+    magnitude = bind(T.fabs(x))
+    far = bind(magnitude > immediate(1 + math.sqrt(2), "float64"))
+    near = bind(magnitude > immediate(math.sqrt(2) - 1, "float64"))
+    above = tirx.Select(far, minus_one, tirx.Select(near, magnitude - one, magnitude))
+    below = tirx.Select(far, magnitude, tirx.Select(near, magnitude + one, one))
+    quarter, half = (immediate(math.pi / parts, "float64") for parts in (4, 2))
+    start = bind(tirx.Select(far, half, tirx.Select(near, quarter, zero)))
+    u = bind(above / below)
+    square = bind(u * u)
+    return copy_sign(bind(_polynomial(_ATAN, square, bind) * (square * u) + u + start), x)
+
+
+def sinh(x: Expr, bind: Bind) -> Expr:
+    """Return the hyperbolic sine of a float32, computed in float64."""
+    wide, square, grown, decayed = _exponentials(x, bind)
+    small = bind(_polynomial(_SINH, square, bind) * (square * wide) + wide)
+    large = copy_sign(bind((grown - decayed) * immediate(0.5, "float64")), wide)
+    return bind(T.cast(tirx.Select(square < immediate(1.0, "float64"), small, large), "float32"))
+
+
+def cosh(x: Expr, bind: Bind) -> Expr:
+    """Return the hyperbolic cosine of a float32, computed in float64."""
+    _, _, grown, decayed = _exponentials(x, bind)
+    return bind(T.cast((grown + decayed) * immediate(0.5, "float64"), "float32"))
+
+
+def _exponentials(x: Expr, bind: Bind) -> tuple[Expr, Expr, Expr, Expr]:
+    """Return x in float64, its square, e**|x| and e**-|x|."""
+    wide = bind(T.cast(x, "float64"))
+    grown = bind(exp(bind(T.fabs(wide)), bind))
+    return wide, bind(wide * wide), grown, bind(immediate(1.0, "float64") / grown)
 
 
 def power(x: Expr, y: Expr, bind: Bind) -> Expr:

@@ -79,6 +79,11 @@ LIMITS = {
     "asinh": 1,
     "acosh": 1,
     "atanh": 1,
+    "asin": 1,
+    "acos": 1,
+    "atan": 1,
+    "sinh": 1,
+    "cosh": 1,
     "erf": 3,
 }
 
@@ -90,7 +95,7 @@ def test_float32_functions_are_accurate(op: str) -> None:
         x = x[~(np.abs(x) > 2.0**24)]
     with np.errstate(all="ignore"):
         wide = x.astype(np.float64)
-        name = {"asinh": "arcsinh", "acosh": "arccosh", "atanh": "arctanh"}.get(op, op)
+        name = op.replace("a", "arc", 1) if op[0] == "a" else op
         exact = np.array([math.erf(v) for v in wide]) if op == "erf" else getattr(np, name)(wide)
     assert ulps(compute(op, x), exact).max() <= LIMITS[op]
 
@@ -150,7 +155,10 @@ def test_signed_zeros_and_infinities() -> None:
     zeros = np.array([0.0, -0.0, np.inf, -np.inf], np.float32)
     assert np.signbit(compute("tanh", zeros)).tolist() == [False, True, False, True]
     assert np.signbit(compute("erf", zeros)).tolist() == [False, True, False, True]
-    assert np.signbit(compute("sin", zeros[:2])).tolist() == [False, True]
+    for op in ("sin", "asin", "atan", "sinh"):
+        assert np.signbit(compute(op, zeros[:2])).tolist() == [False, True]
+    assert compute("atan", zeros[2:]).tolist() == [np.float32(np.pi / 2), -np.float32(np.pi / 2)]
+    assert compute("sinh", zeros[2:]).tolist() == [np.inf, -np.inf] and compute("cosh", zeros[2:]).min() == np.inf
     assert compute("exp", zeros).tolist() == [1.0, 1.0, np.inf, 0.0]
     assert compute("log", zeros[:3]).tolist() == [-np.inf, -np.inf, np.inf]
 

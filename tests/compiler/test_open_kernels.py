@@ -385,3 +385,20 @@ def test_nodes_that_form_one_kernel_at_typical_sizes_only_form_several() -> None
         actual, y = module.run({"x": x}), np.maximum(x @ weights, 0)
         np.testing.assert_allclose(actual["a"], y[:, :8], rtol=1e-5, atol=1e-6)
         np.testing.assert_allclose(actual["b"], y[:, 8:], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(("pads", "least"), [((1, 0, 1, 1), 1), ((3, 1, 2, 3), 4), ((3, 1, 2, 3), 1)])
+def test_images_of_any_size_are_padded_by_reflection(pads: tuple[int, ...], least: int) -> None:
+    """Where each element is reflected once at most, and where an image may be narrower than its padding."""
+    before, after = pads[:2], pads[2:]
+    text = (
+        "(float[n, 3, h, w] x) => (float[n, 3, a, b] y)\n"
+        f"<int64[8] p = {{0, 0, {before[0]}, {before[1]}, 0, 0, {after[0]}, {after[1]}}}>\n"
+        '{ y = Pad<mode = "reflect">(x, p) }'
+    )
+    dims = {"n": (1, 9), "h": (least, 99), "w": (least, 99)}
+    with load(compile_model(parser.parse_model(HEAD + text), dims=dims).to_bytes(), num_threads=1) as module:
+        for h, w in [(least, least), (least + 1, 17), (33, least), (2 + least, 40)]:
+            x = np.random.default_rng(0).random((2, 3, h, w), np.float32)
+            wanted = np.pad(x, [(0, 0), (0, 0), *zip(before, after)], "reflect")
+            np.testing.assert_array_equal(module.run({"x": x})["y"], wanted)
