@@ -1,16 +1,38 @@
-"""Profiles as Chrome trace files, which ui.perfetto.dev and chrome://tracing show.
+"""Profiles as Chrome trace files, which ui.perfetto.dev and chrome://tracing show, and NVTX ranges, by which Nsight
+Systems and other profilers show what a launch computes.
 
 write_trace("run.json", module.profile(feeds), "bert on cuda:0")
+
+The package `nvtx` writes ranges; without it there are none, and without a profiler they cost next to nothing.
 """
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Protocol
 
 from .archive import atomic_file
+
+DOMAIN = "tilestitch"
+
+
+def has_ranges() -> bool:
+    """Return whether the package `nvtx` is installed."""
+    return importlib.util.find_spec("nvtx") is not None
+
+
+def ranges() -> Callable[[str, tuple[str, ...]], AbstractContextManager[Any]]:
+    """Return a function that opens the range for a launch, given its kernel and its ONNX nodes."""
+    if not has_ranges():
+        return lambda symbol, origins: nullcontext()
+    annotate: Callable[..., AbstractContextManager[Any]] = importlib.import_module("nvtx").annotate
+    return lambda symbol, origins: annotate(f"{', '.join(origins) or '(no ONNX node)'} [{symbol}]", domain=DOMAIN)
+
 
 _KERNELS, _NODES = 1, 2
 _SHOWN = 3

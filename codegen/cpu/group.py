@@ -18,9 +18,8 @@ from tilestitch.codegen.cpu.opaque.scatter import lower_scatter
 from tilestitch.codegen.cpu.opaque.sort import lower_order_rows, lower_top_k
 from tilestitch.codegen.cpu.opaque.suppress import lower_suppress
 from tilestitch.codegen.errors import KernelError
-from tilestitch.codegen.groups import GroupView, roles_in, view_group
+from tilestitch.codegen.groups import GroupView, check_planned, members, roles_in, touched, view_group
 from tilestitch.codegen.launch import SizesArg, piece_args
-from tilestitch.codegen.planned import check_planned, members, touched
 from tilestitch.compiler.ir.graph import Graph, Node, Value
 from tilestitch.passes.plan import Group, GroupKind
 from tilestitch.passes.plan.access.split_rows import pieces_of

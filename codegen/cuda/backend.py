@@ -1,10 +1,15 @@
-"""CUDA as a target of the assembler: cubins for each architecture, and PTX for newer GPUs."""
+"""CUDA as a target of the assembler: cubins for each architecture, PTX for newer GPUs, and the widest accesses to
+global memory that templates emit.
+"""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+import tvm
+import tvm_ffi
 from tvm import tirx
+from tvm.ir import Call, StringImm, TensorLoad
 
 from tilestitch.codegen.backend import Compiled, OwnedKernel, PlacedLaunch, Progress
 from tilestitch.codegen.cuda.abi import CudaLaunch
@@ -24,7 +29,40 @@ from tilestitch.passes.plan.target import TargetInfo as PassTarget
 from tilestitch.runtime import program as rt
 from tilestitch.runtime.manifest import TargetInfo
 
-from .machine_code.asked import asked
+from .machine_code.lint import Widths
+
+_COPIES = ("ts_load_16", "ts_cp_async_16", "ts_sm90_copy", "ts_sm90_share")
+"""Functions of device code that load 16 bytes at a time, or make the copy engine do it."""
+
+
+def asked(func: Any) -> Widths:
+    """Return the widest accesses of a PrimFunc; nothing is known of a kernel that is given as text."""
+    if isinstance(func, str):
+        return Widths()
+    loads, stores = [0], [0]
+
+    def load(node: Any) -> None:
+        loads.append(_bytes(node.source, node.indices))
+
+    def store(node: Any) -> None:
+        stores.append(_bytes(node.buffer, node.indices))
+
+    def call(node: Any) -> None:
+        function = node.args[0] if node.args else None
+        if isinstance(function, StringImm) and function.value.startswith(_COPIES):
+            loads.append(16)
+
+    tvm_ffi.structural_walk(func.body, [(TensorLoad, load), (tirx.BufferStore, store), (Call, call)])
+    return Widths(max(loads), max(stores))
+
+
+def _bytes(buffer: Any, indices: Any) -> int:
+    """Return the bytes of one access to global memory; 0 for other memory."""
+    if buffer.scope() not in ("", "global"):
+        return 0
+    lanes = max((int(index.lanes) for index in indices if isinstance(index, tirx.Ramp)), default=1)
+    dtype = tvm.DataType(str(buffer.dtype))
+    return lanes * int(dtype.bits) * int(dtype.lanes) // 8
 
 
 @dataclass(frozen=True)

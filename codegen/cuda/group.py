@@ -25,9 +25,8 @@ from tilestitch.codegen.cuda.target import CudaTarget
 from tilestitch.codegen.cuda.tickets import TicketPart, lower_tickets
 from tilestitch.codegen.cuda.tied import TiedPart, lower_tied
 from tilestitch.codegen.errors import KernelError
-from tilestitch.codegen.groups import GroupView, roles_in, view_group
+from tilestitch.codegen.groups import GroupView, check_planned, members, roles_in, touched, view_group
 from tilestitch.codegen.launch import SizesArg
-from tilestitch.codegen.planned import check_planned, members, touched
 from tilestitch.compiler.ir.graph import Graph, Node
 from tilestitch.passes.plan import Group, GroupKind
 from tilestitch.passes.plan.access.positions import are_narrow, counted, to_check

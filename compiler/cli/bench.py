@@ -169,7 +169,7 @@ def profile(model: Any, inputs: Mapping[str, Any], rounds: int) -> list[dict[str
 
 def ranges_note() -> str:
     """Return a note on whether profilers will show the ONNX nodes of a profile's launches."""
-    from tilestitch.runtime.cuda.ranges import DOMAIN, has_ranges
+    from tilestitch.runtime.trace import DOMAIN, has_ranges
 
     if has_ranges():
         return f"profilers show the launches in NVTX ranges of the domain {DOMAIN!r}: nsys profile tilestitch bench …"

@@ -11,11 +11,11 @@ import numpy as np
 from tilestitch.runtime.buffers import aligned_bytes
 from tilestitch.runtime.launches import MAX_PRIORITY, DeviceLaunch, Edge
 from tilestitch.runtime.tensor_map import TensorMap
+from tilestitch.runtime.trace import ranges
 
 from . import tensor_maps
 from .driver import Device
 from .partition import Partition
-from .ranges import ranges
 
 _NO_TIMING = 2  # CU_EVENT_DISABLE_TIMING
 _NODE_PRIORITIES = 8  # CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY

@@ -465,7 +465,7 @@ def test_launches_are_shown_by_branch() -> None:
 
 @pytest.mark.parametrize("installed", [True, False])
 def test_profiles_say_whether_there_are_ranges(monkeypatch: pytest.MonkeyPatch, installed: bool) -> None:
-    monkeypatch.setattr("tilestitch.runtime.cuda.ranges.has_ranges", lambda: installed)
+    monkeypatch.setattr("tilestitch.runtime.trace.has_ranges", lambda: installed)
     assert ("nsys profile" if installed else "pip install nvtx") in bench.ranges_note()
 
 

@@ -331,7 +331,7 @@ def test_profilers_are_told_the_onnx_nodes(fake: FakeDriver, tmp_path: Path, mon
         assert seen == [
             (f"first [{symbols[0]}]", "tilestitch", 1), (f"second [{symbols[1]}]", "tilestitch", 1),
         ]  # fmt: skip
-        monkeypatch.setattr("tilestitch.runtime.cuda.ranges.has_ranges", lambda: False)
+        monkeypatch.setattr("tilestitch.runtime.trace.has_ranges", lambda: False)
         assert [time.symbol for time in loaded.profile({"x": X})] == symbols
         assert len(seen) == 2
 

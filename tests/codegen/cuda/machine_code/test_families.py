@@ -17,7 +17,7 @@ from tests.codegen.cuda.test_cuda_injective import sum_of_two
 from tests.codegen.cuda.test_cuda_rows import layer_norm, softmax
 from tests.codegen.cuda.test_wgmma import TILES, emitted, name_of
 from tilestitch.codegen.cuda.abi import CudaLaunch
-from tilestitch.codegen.cuda.machine_code.asked import asked
+from tilestitch.codegen.cuda.backend import asked
 from tilestitch.codegen.cuda.machine_code.disassemble import disassemble
 from tilestitch.codegen.cuda.machine_code.flow import MachineCode
 from tilestitch.codegen.cuda.machine_code.lint import Widths, lint, main_loops, widths
