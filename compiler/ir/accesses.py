@@ -161,15 +161,16 @@ class Followed:
         first, last = max(low, 0), min(high, size - 1)
         return first + self.unknown(last - first + 1, (position,), ("part", size))
 
-    def cut(self, position: Integer, limit: int) -> None:
-        """Record that different memory is read below `limit` and from there on."""
-        found = linear_in(position, self.variables)
-        if found is None:
-            return
-        strides, constant = found
+    def cut(self, position: Integer, limit: int) -> bool:
+        """Record that different memory is read below `limit` and from there on; return whether one variable can tell,
+        which goes there in steps of 1.
+        """
+        strides, constant = linear_in(position, self.variables) or ((), 0)
         moving = [d for d, stride in enumerate(strides) if stride]
-        if len(moving) == 1 and strides[moving[0]] == 1:
+        found = len(moving) == 1 and strides[moving[0]] == 1
+        if found:
             self.cuts.add((moving[0], limit - constant))
+        return found
 
 
 def _concat(followed: Followed, node: Node, index: Place) -> None:
@@ -275,12 +276,11 @@ Indices = Callable[[Sequence[Integer]], Sequence[Place]]
 
 
 class _Inside(Followed):
-    """Tracer that assumes no index lies in padding, and records cuts at its edges."""
+    """Tracer that assumes no index lies in padding whose edges are cuts, and records these."""
 
     def part(self, position: Integer, size: int) -> Integer:
-        self.cut(position, 0)
-        self.cut(position, size)
-        return position
+        cut = self.cut(position, 0) and self.cut(position, size)
+        return position if cut else super().part(position, size)
 
 
 def walk_of(

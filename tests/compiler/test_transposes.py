@@ -111,3 +111,25 @@ def test_bits_stay_as_they_are() -> None:
     compiled = compile_model(model("float[n, m] x", "r = Transpose<perm=[1, 0]>(x)"), num_threads=1)
     with load(compiled.to_bytes(), num_threads=1) as loaded:
         np.testing.assert_array_equal(loaded.run({"x": x})["r"].view(np.uint32), x.view(np.uint32).T)
+
+
+@pytest.mark.parametrize("nodes", [
+    "t = Pad(x, sides)  u = Slice(t, last, first, rows, back)",
+    "t = Pad(x, sides)  u = Slice(t, nought, many, rows, two)",
+    "t = Concat<axis=0>(x, y)  u = Slice(t, last, first, rows, back)",
+])  # fmt: skip
+def test_blocks_lie_within_operands(nodes: str) -> None:
+    """Also where they are padded, or one of several, and traversed backwards or in steps: nothing else is read."""
+    head = """<int64[4] sides = {3, 0, 7, 0}, int64[1] last = {-1}, int64[1] first = {-999}, int64[1] rows = {0},
+        int64[1] back = {-1}, int64[1] nought = {0}, int64[1] many = {999}, int64[1] two = {2}>"""
+    given = f"float[64, 48] x, float[{37 if 'two' in nodes else 74}, 48] z, float[10, 48] y"
+    proto = model(given, f"{nodes}  v = Sub(u, z)  r = Transpose<perm=[1, 0]>(v)", head=head)
+    compiled = compile_model(proto, num_threads=2)
+    graph = compiled.specialisations[0].graph
+    loops = CpuLoopSchedule(graph.outputs[0].shape, lanes=16, chunk=16, rows=1, edge=16)
+    assert [access.value.name for access in lying_across(graph.inputs, graph.outputs, loops)] == ["z"]
+    random = np.random.default_rng(0)
+    with load(compiled.to_bytes(), num_threads=2) as loaded:
+        feeds = {i.name: random.random(i.type.shape, np.float32) for i in loaded.inputs}
+        want = onnx.reference.ReferenceEvaluator(proto).run(None, feeds)[0]
+        np.testing.assert_array_equal(loaded.run(feeds)["r"], want)
