@@ -157,7 +157,8 @@ def _mirrored(i: Expr, before: int, after: int, size: int, mode: str) -> Expr:
     if size == 1:
         return 0
     period = size if mode == "wrap" else largest(1, 2 * (size - 1))
-    if is_open(size) and mode == "reflect" and max(before, after) <= max(1, bounds_of(size)[0] - 1):
+    most = max(1, bounds_of(size)[0] - 1)
+    if is_open(size) and mode == "reflect" and surely(lambda: before <= most and after <= most):
         # Reflected once at most, which takes no quotient.
         distance = abs(position) if isinstance(position, int) else T.max(position, -position)
         return T.min(distance, period - distance)

@@ -70,6 +70,16 @@ def test_equal_kernels_with_other_signatures_are_compiled_once_and_linked_under_
     assert first == second != third
 
 
+def test_kept_sources_contain_no_addresses_of_the_process_that_compiled() -> None:
+    def body(buffers: list[Any], task: Any, scratch: Any) -> None:
+        T.buffer_store(buffers[0], buffers[0][0] + buffers[0][1], [2])
+
+    func = kernel_function([Parameter(ValueArg("y"), "float32", 4)], body)
+    (source,) = compile_kernels([KernelLaunch("sum", func, 1, ())], target(), keep_source=True).sources
+    assert re.search(r'!"\d+\.w\d+\.b\d+"', source.texts["ll"])
+    assert not re.search(r'!"0x[0-9a-f]{8}', source.texts["ll"])
+
+
 def test_kernels_are_equal_whatever_other_sizes_their_models_leave_open() -> None:
     rows, columns = Symbol("rows", 1, 64), Symbol("columns", 1, 64)
 

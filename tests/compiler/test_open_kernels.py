@@ -402,3 +402,19 @@ def test_images_of_any_size_are_padded_by_reflection(pads: tuple[int, ...], leas
             x = np.random.default_rng(0).random((2, 3, h, w), np.float32)
             wanted = np.pad(x, [(0, 0), (0, 0), *zip(before, after)], "reflect")
             np.testing.assert_array_equal(module.run({"x": x})["y"], wanted)
+
+
+def test_images_of_any_size_are_padded_by_reflection_as_far_as_another_input_tells() -> None:
+    text = (
+        "(float[n, m] x, float[k, 2] w) => (float[n, p] y)\n"
+        "<int64[1] zero = {0}, int64[1] one = {1}>\n"
+        "{ d = Shape<start=0, end=1>(w)  m1 = Shape<start=1, end=2>(x)  last = Sub(m1, one)  far = Min(d, last)\n"
+        '  pads = Concat<axis=0>(zero, far, zero, zero)  y = Pad<mode = "reflect">(x, pads) }'
+    )
+    compiled = compile_model(parser.parse_model(HEAD + text))
+    assert compiled.explain()["host"]["steps"] == 0
+    with load(compiled.to_bytes(), num_threads=1) as module:
+        for m, k in [(1, 4), (2, 1), (9, 3), (5, 4), (5, 20)]:
+            x = np.arange(2 * m, dtype=np.float32).reshape(2, m)
+            wanted = np.pad(x, [(0, 0), (min(k, m - 1), 0)], "reflect")
+            np.testing.assert_array_equal(module.run({"x": x, "w": np.zeros((k, 2), np.float32)})["y"], wanted)

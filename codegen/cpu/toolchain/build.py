@@ -241,7 +241,7 @@ def _compile(kernel: _Kernel, keep_source: bool = False) -> tuple[bytes, dict[st
 def _without_addresses(text: str) -> str:
     """Return LLVM text with buffers in metadata numbered: TVM distinguishes them by their addresses in this process."""
     numbers: dict[str, int] = {}
-    return re.sub(r'(?<=!")0x[0-9a-f]+(?=")', lambda found: str(numbers.setdefault(found[0], len(numbers))), text)
+    return re.sub(r'(?<=!")0x[0-9a-f]+(?=[".])', lambda found: str(numbers.setdefault(found[0], len(numbers))), text)
 
 
 _TVM_ERRORS = (tvm.error.InternalError, ValueError, TypeError, RuntimeError, IndexError, AttributeError, KeyError)
