@@ -1,6 +1,8 @@
 """Transposes on CPUs: elements are exchanged in registers, of known and of open sizes, alone or beside arithmetic."""
 
 import itertools
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import onnx
@@ -133,3 +135,22 @@ def test_blocks_lie_within_operands(nodes: str) -> None:
         feeds = {i.name: random.random(i.type.shape, np.float32) for i in loaded.inputs}
         want = onnx.reference.ReferenceEvaluator(proto).run(None, feeds)[0]
         np.testing.assert_array_equal(loaded.run(feeds)["r"], want)
+
+
+@pytest.mark.parametrize(("shape", "edits"), [
+    (("n", 45), {"edge": 1}),
+    ((70, 45), {"edge": 1}),
+    ((70, "m"), {"lanes": 1, "chunk": 1}),
+    ((5, 400, 3), {"branch": 1, "branches": (0, 1, 3)}),
+    ((5, 400, 3), {"branch": 0, "branches": (0, 2, 5)}),
+])  # fmt: skip
+def test_edited_loops_without_blocks(shape: tuple[int | str, ...], edits: dict[str, Any]) -> None:
+    """Blocks of one element are none, and rows that branch are not separated."""
+    perm = [*range(len(shape) - 2), len(shape) - 1, len(shape) - 2]
+    proto = model(f"float[{', '.join(map(str, shape))}] x", f"r = Transpose<perm={perm}>(x)")
+    plan = compile_model(proto, num_threads=2).plan
+    (group,) = plan.groups
+    edited = replace(plan, groups=(replace(group, schedule=replace(group.schedule, **edits)),), launches=None)
+    x = np.random.default_rng(0).random([33 if isinstance(d, str) else d for d in shape], np.float32)
+    with load(compile_model(proto, plan=edited, num_threads=2).to_bytes(), num_threads=2) as loaded:
+        np.testing.assert_array_equal(loaded.run({"x": x})["r"], x.transpose(perm))

@@ -134,7 +134,7 @@ def alternating(
     each task has all of these rows: their vectors are read as they lie, and separated; else 1, and none.
     """
     extents, one = schedule.extents, (1, ())
-    if len(extents) < 2 or schedule.order or schedule.edge or is_open(extents[-2]):
+    if len(extents) < 2 or schedule.order or schedule.edge or schedule.branches or is_open(extents[-2]):
         return one
     rows = extents[-2]
     if not interleaves(rows, schedule.lanes) or schedule.rows % rows:
@@ -147,7 +147,7 @@ def lying_across(inputs: Sequence[Value], outputs: Sequence[Value], schedule: Cp
     """Return the accesses to operands that are contiguous along the tiled dimension: their tiles are transposed in
     registers.
     """
-    if not schedule.edge or schedule.order:
+    if schedule.order or LoopPlan(prod(schedule.extents), schedule).block == 1:
         return ()
     return _read_once(
         inputs, outputs, schedule, lambda strides: strides[schedule.tiled] == 1 and strides[-1] not in (0, 1)
