@@ -78,6 +78,30 @@ def test_reverse_sequence(time: int, batch: int) -> None:
     assert_close(y, expected)
 
 
+def test_sequences_are_reversed_along_the_first_two_axes() -> None:
+    with pytest.raises(ConversionError, match="are not 0 and 1"):
+        import_model(node_model("ReverseSequence", [floats(5, 4, 3), ints(3, 2, 1)], {"time_axis": 0, "batch_axis": 2}))
+
+
+@pytest.mark.parametrize("time", [0, 1])
+def test_reversed_sequences_of_open_sizes(time: int) -> None:
+    """Whole rows are read: neighbours have one source."""
+    attrs = {"time_axis": time, "batch_axis": 1 - time}
+    model = node_model("ReverseSequence", [floats(5, 4, 20), ints(4, 2, 1, 3)], attrs)
+    for value in (model.graph.input[0], model.graph.output[0]):
+        for axis, name in enumerate("ab"):
+            value.type.tensor_type.shape.dim[axis].dim_param = name
+    model.graph.input[1].type.tensor_type.shape.dim[0].dim_param = "ab"[1 - time]
+    with load(compile_model(model, num_threads=1).to_bytes()) as module:
+        for steps, count in [(1, 1), (7, 3), (4, 1), (2, 9)]:
+            x = floats(*((steps, count) if time == 0 else (count, steps)), 20)
+            lengths = np.random.default_rng(0).integers(0, steps + 1, count)
+            expected = np.moveaxis(x, time, 0).copy()
+            for number, length in enumerate(lengths):
+                expected[:length, number] = expected[:length, number][::-1].copy()
+            assert_close(module.run({"x0": x, "x1": lengths})["y0"], np.moveaxis(expected, 0, time))
+
+
 def test_reversed_sequences_have_a_length_each() -> None:
     """One length for several was read as that of all."""
     model = node_model("ReverseSequence", [floats(5, 4, 2), ints(3)])

@@ -163,17 +163,21 @@ def convert_one_hot(ctx: Context) -> Value:
 
 
 def reverse_sequence(b: Builder, x: Value, lengths: Value, batch_axis: int, time_axis: int) -> Value:
-    """Return x with the first lengths[i] elements along `time_axis` of batch entry i reversed."""
-    shape = b.shape(x)
-    time = along_axis(b, b.iota(shape[time_axis]), time_axis, len(shape))
-    length = along_axis(b, b.cast(lengths, "int64"), batch_axis, len(shape))
+    """Return x with the first lengths[i] elements along `time_axis` of batch entry i reversed. Axes are 0 and 1."""
+    time = along_axis(b, b.iota(b.shape(x)[time_axis]), time_axis, 3)
+    length = along_axis(b, b.cast(lengths, "int64"), batch_axis, 3)
     source = b.select(b.less(time, length), b.sub(b.sub(length, 1), time), time)
-    return b.emit("gather_elements", x, b.broadcast_to(source, shape), axis=time_axis)
+    if batch_axis == 0:
+        return b.emit("gather_nd", x, source, batch_dims=1)
+    entry = b.broadcast_to(along_axis(b, b.iota(b.shape(x)[batch_axis]), batch_axis, 3), b.shape(source))
+    return b.emit("gather_nd", x, b.emit("concat", source, entry, axis=2), batch_dims=0)
 
 
 def convert_reverse_sequence(ctx: Context) -> Value:
     x = ctx.input(0)
     batch, time = ctx.axis(x, ctx.attr("batch_axis", 1)), ctx.axis(x, ctx.attr("time_axis", 0))
+    if {batch, time} != {0, 1}:
+        raise ctx.fail(f"batch_axis {batch} and time_axis {time} are not 0 and 1, in either order; correct the model")
     lengths = ctx.input(1)
     if ctx.rank(lengths) != 1 or not may_be_equal(ctx.dim(lengths, 0), ctx.dim(x, batch)):
         raise ctx.fail(f"sequence_lens {lengths.type} are not one for each batch entry of {x.type}; correct the model")
