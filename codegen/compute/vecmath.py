@@ -2,8 +2,8 @@
 
 float32 results are within about 2 units in the last place (4 for erf, 3 for angles from 2**24 on), float64 ones within
 3 (8 for erf). Infinities, NaN, signed zeros and denormals give the results of libm. `bind` binds a subexpression that
-is used more than once. The polynomials are weighted least-maximum fits made for these intervals;
-tests/codegen/test_vecmath.py measures the errors.
+is used more than once. The polynomials are fits made for these intervals; tests/codegen/test_vecmath.py measures the
+errors.
 """
 
 import math

@@ -13,9 +13,10 @@ from tilestitch.compiler.ir.sizes import Size, is_open, largest
 from .limits import lane_reasons
 from .schedules import CpuLoopSchedule
 
-LEAST_TRANSPOSED = 8
 MOST_TRANSPOSED = 16
-"""Least and most rows and columns of blocks that are transposed in registers."""
+"""Most rows and columns of blocks that are transposed in registers."""
+FEW = 8
+"""Rows from which only half as many twice are interleaved: blocks of others are transposed in less time."""
 MOST_INTERLEAVED = 12
 """Most rows of which vectors are interleaved: channels of an image, coordinates of a box."""
 
@@ -23,10 +24,8 @@ T = TypeVar("T")
 
 
 def interleaves(rows: int, lanes: int) -> bool:
-    """Return whether vectors of so many rows are interleaved: of few rows, or half as many twice. Blocks of others are
-    transposed in less time.
-    """
-    return 1 < rows < lanes and rows <= MOST_INTERLEAVED and (rows < LEAST_TRANSPOSED or rows % 2 == 0)
+    """Return whether vectors of so many rows are interleaved."""
+    return 1 < rows < lanes and rows <= MOST_INTERLEAVED and (rows < FEW or rows % 2 == 0)
 
 
 @dataclass(frozen=True)

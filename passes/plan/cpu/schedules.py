@@ -214,7 +214,8 @@ class CpuLoopSchedule:
     rows of tiles. cuts: positions along the last dimension between which operands differ, so that each interval has its
     own code; branches: positions, from 0 to its end, along the dimension `branch`, between which rows branch to
     separate code. order: the output's dimensions in the order of `extents` and the loops; empty: unchanged. A task that
-    has all of a few rows may read or store them in turn, where they lie so (`LoopPlan.interleaved`, `alternating`).
+    has all of a few rows may read or store them in turn, where they lie so (`LoopPlan.interleaved`, `alternating`);
+    registers transpose the operands of tiles that lie across (`lying_across`).
     """
 
     template: ClassVar[str] = "cpu_loops"
