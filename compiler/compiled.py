@@ -120,7 +120,7 @@ def explained(
     `plain`: the counterparts of all specialisations without tile synchronisation, if there are any.
     """
     from tilestitch.passes.explain import explain_plan
-    from tilestitch.passes.recorded import without_plans
+    from tilestitch.passes.explanation import without_plans
 
     count = len(prepared)
     programs = tuple(

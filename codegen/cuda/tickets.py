@@ -43,7 +43,7 @@ from tilestitch.codegen.cuda.pieces import registers, repeated, when
 from tilestitch.codegen.cuda.semaphores import located, post, wait_for
 from tilestitch.codegen.cuda.stitched import apart, only, private
 from tilestitch.passes.plan.launches.cuda.emitted import COUNTER_BYTES
-from tilestitch.passes.plan.launches.cuda.tickets import OWN_WORDS, shared_of
+from tilestitch.passes.plan.launches.cuda.stitched import OWN_WORDS, shared_of
 from tilestitch.passes.plan.schedules import TicketSchedule
 from tilestitch.passes.plan.sync.edges import semaphores_at
 from tilestitch.passes.plan.sync.grid import Grid

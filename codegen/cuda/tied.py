@@ -35,7 +35,7 @@ from tilestitch.codegen.cuda.semaphores import located, post, wait_for
 from tilestitch.codegen.cuda.stitched import apart, private
 from tilestitch.codegen.launch import TemporaryArg, TensorMapArg, ValueArg
 from tilestitch.passes.plan.launches.cuda.emitted import COUNTER_BYTES
-from tilestitch.passes.plan.launches.cuda.tied import PART_WORDS, overlaps_of, words_of
+from tilestitch.passes.plan.launches.cuda.stitched import PART_WORDS, overlaps_of, words_of
 from tilestitch.passes.plan.schedules import LaunchesSchedule
 from tilestitch.passes.plan.sync.edges import semaphores_at
 from tilestitch.passes.plan.sync.grid import Grid

@@ -83,7 +83,7 @@ def run(options: argparse.Namespace) -> int:
 
 def read_explain(path: Path) -> dict[str, Any]:
     """Return the artifact's explanation; raises UsageError when it has none."""
-    from tilestitch.passes.recorded import with_plans
+    from tilestitch.passes.explanation import with_plans
     from tilestitch.runtime.artifact import read_artifact
 
     artifact = read_artifact(path)

@@ -1,14 +1,18 @@
 """The learned model: for each template, trees that predict the ratio of a kernel's time to that of the laws.
 
 It was fitted to kernels measured with one thread. The laws alone predict the gain from several threads, and everything
-without trees: GPUs, and templates that were not measured.
+without trees: GPUs, and templates that were not measured. To another machine the model is adapted by a few measurements
+there: a factor, and its dependence on the length of kernels, for each template.
 """
+
+from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from math import inf
+from itertools import chain
+from math import inf, isfinite
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +27,12 @@ from tilestitch.cost_model.on_cpu import one_core, predict_on_cpu
 from tilestitch.cost_model.on_cpu_batch import BOUNDS, Laws, laws_of
 from tilestitch.cost_model.protocol import AnyDevice, Prediction
 
-from .adaptation import Adaptation
 from .features import COMMON, Described, described, matrix
 
+SLOPE_TRUST, TEMPLATE_TRUST = 20.0, 5.0
+"""Measurements at which a slope, and a template-specific correction, get half of their full weight."""
+OUTLIER = 1.0
+"""Logarithmic errors beyond this are clipped to it."""
 SHIPPED = Path(__file__).with_name("cpu.json")
 FORMAT = 1
 LEAST_GAIN = 0.4
@@ -33,6 +40,61 @@ LEAST_GAIN = 0.4
 Of 45 with smaller predicted gains, seven were slower than the rules'; of the five with at least this, none.
 """
 ENDS = ("latency", "low", "high")
+
+
+@dataclass(frozen=True)
+class Adaptation:
+    """Linear corrections as functions of the logarithm of the prediction: for all kernels, and additionally per
+    template.
+
+    lines: template to (offset, slope); "" is the common one.
+    """
+
+    lines: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    centre: float = 0.0
+
+    def of(self, templates: Sequence[str], logs: np.ndarray) -> np.ndarray:
+        """Return the corrections to add to logarithms of predicted microseconds."""
+        base = self.lines.get("", (0.0, 0.0))
+        own = np.array([self.lines.get(name, (0.0, 0.0)) for name in templates]).reshape(-1, 2)
+        return base[0] + own[:, 0] + (base[1] + own[:, 1]) * (logs - self.centre)
+
+    def to_json(self) -> dict[str, Any]:
+        return {"centre": self.centre, "lines": {name: list(line) for name, line in sorted(self.lines.items())}}
+
+    @staticmethod
+    def from_json(data: Any) -> Adaptation:
+        """Return the adaptation in JSON data. Raises ValueError and its like unless `data` is as `to_json` writes
+        it.
+        """
+        lines = {str(name): (float(offset), float(slope)) for name, (offset, slope) in data["lines"].items()}
+        centre = float(data["centre"])
+        if not all(map(isfinite, (centre, *chain(*lines.values())))):
+            raise ValueError("its adaptation is not finite")
+        return Adaptation(lines, centre)
+
+
+def adapted(templates: Sequence[str], logs: np.ndarray, measured: np.ndarray) -> Adaptation:
+    """Return lines that map logarithms of predictions to those of measurements, regularised by their number."""
+    if not len(logs):
+        return Adaptation()
+    centre = float(np.median(logs))
+    wrong = measured - logs
+    lines = {"": _line(logs - centre, wrong, 0.0)}
+    left = wrong - (lines[""][0] + lines[""][1] * (logs - centre))
+    names = np.array(templates)
+    for name in sorted(set(templates)):
+        mine = names == name
+        lines[name] = _line(logs[mine] - centre, left[mine], TEMPLATE_TRUST)
+    return Adaptation(lines, centre)
+
+
+def _line(x: np.ndarray, y: np.ndarray, trust: float) -> tuple[float, float]:
+    """Return offset and slope by ridge regression, after clipping outliers."""
+    y = np.clip(y, np.median(y) - OUTLIER, np.median(y) + OUTLIER)
+    normal = np.array([[len(x) + trust, x.sum()], [x.sum(), (x * x).sum() + SLOPE_TRUST]])
+    offset, slope = np.linalg.solve(normal, np.array([y.sum(), (x * y).sum()]))
+    return float(offset), float(slope)
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,8 @@ from tilestitch.cost_model.analytical import ANALYTICAL
 from tilestitch.cost_model.cpu import CpuDevice
 from tilestitch.cost_model.errors import MeasurementError
 from tilestitch.cost_model.facts import KernelFacts, Part
-from tilestitch.cost_model.generated.adaptation import adapted
 from tilestitch.cost_model.generated.features import BODIES, choice_names, described, matrix, seen
-from tilestitch.cost_model.generated.model import LearnedModel, Template
+from tilestitch.cost_model.generated.model import LearnedModel, Template, adapted
 from tilestitch.cost_model.models import RandomModel
 from tilestitch.cost_model.protocol import LatencyModel
 from tilestitch.cost_model.records import Record

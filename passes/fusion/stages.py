@@ -22,7 +22,7 @@ from tilestitch.passes.plan.gemm.gemv import few_rows_of, most_shared_bytes
 from tilestitch.passes.plan.launches.cuda.blocks import axes_of_slabs
 from tilestitch.passes.plan.roles import Roles, roles_of
 from tilestitch.passes.plan.target import TargetInfo
-from tilestitch.passes.schedule.cuda.spread import may_spread
+from tilestitch.passes.schedule.cuda.rows import may_spread
 from tilestitch.passes.schedule.device import device_of, multiprocessors_of
 from tilestitch.passes.schedule.facts import group_facts
 from tilestitch.passes.schedule.order import written

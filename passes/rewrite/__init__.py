@@ -3,7 +3,7 @@
 from .algebra import Algebra
 from .batch_loops import BatchLoops
 from .canonicalise import Canonicalise
-from .channels_last import ChannelsLast
+from .channels_last import ChannelsLast, Pointwise
 from .cse import CommonSubexpressions, DeadCode
 from .dead_branches import DeadBranches
 from .float8 import Float8
@@ -12,7 +12,6 @@ from .fold_scale_shift import FoldScaleShift
 from .fold_transposes import FoldTransposes
 from .integers import Integers
 from .merge_gemms import MergeGemms
-from .pointwise import Pointwise
 from .precision import Precision
 from .refine_axes import RefineAxes
 from .requantise import Requantise

@@ -1,21 +1,51 @@
 """Merging of GEMMs that share their left operand into one, whose column ranges are read (queries, keys and values)."""
 
+import weakref
 from collections import Counter
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tilestitch.compiler.ir import Graph, Node, Value, is_elementwise
-from tilestitch.compiler.ir.derived import made_once
 from tilestitch.compiler.ir.types import storage_bytes
 from tilestitch.passes.contract import PassContext, PassResult
 from tilestitch.passes.plan.parts import MOST_GATES
 
 from .driver import is_sized
 from .siblings import NEUTRAL, Siblings, joined_constant, meeting, reads_in_place
+
+Array = NDArray[Any]
+
+_MADE: dict[Hashable, tuple[tuple[weakref.ref[Array], ...], weakref.ref[Array]]] = {}
+"""Results by operation and identities of the operands. Weak references to the operands detect identities that are
+reused; nothing is kept alive.
+"""
+
+
+def made_once(what: Hashable, operands: Sequence[Array], make: Callable[[], Array]) -> Array:
+    """Return `make()`, read-only, or its earlier result for the same arrays, which must not be written to, if that is
+    still alive.
+    """
+    key = what, tuple(map(id, operands))
+    known = _MADE.get(key)
+    found = None if known is None else known[1]()
+    if known is not None and found is not None and all(a() is b for a, b in zip(known[0], operands, strict=True)):
+        return found
+    made = np.asarray(make())
+    made.flags.writeable = False
+    _MADE[key] = tuple(map(weakref.ref, operands)), weakref.ref(made, lambda gone: _forget(key, gone))
+    return made
+
+
+def _forget(key: Hashable, gone: weakref.ref[Array]) -> None:
+    known = _MADE.get(key)
+    if known is not None and known[1] is gone:
+        del _MADE[key]
+
 
 ALIGNMENT = 16
 """Bytes that GPU kernels copy at once: a column range begins at a multiple of them."""

@@ -26,7 +26,7 @@ from .driver import (
     reshaped,
     transposed,
 )
-from .reshape_axes import permuted_reshape
+from .reshape_motion import permuted_reshape
 from .views import transpose_chain
 
 SMALL = 4

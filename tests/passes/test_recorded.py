@@ -13,7 +13,7 @@ from onnx import TensorProto, helper
 from tests import models
 from tilestitch.compiler import compile_model
 from tilestitch.compiler.cli.explain import read_explain
-from tilestitch.passes.recorded import OF_GROUPS, with_plans, without_plans
+from tilestitch.passes.explanation import OF_GROUPS, with_plans, without_plans
 from tilestitch.runtime.artifact import read_artifact
 
 

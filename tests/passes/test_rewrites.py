@@ -12,7 +12,7 @@ from tilestitch.compiler.ir.sizes import Symbol, size_of
 from tilestitch.compiler.ir.text import parse_graph
 from tilestitch.passes import PassContext, VerifyListener, run_pipeline
 from tilestitch.passes.rewrite import REWRITES
-from tilestitch.passes.rewrite.reshape_axes import axis_groups, permuted_reshape
+from tilestitch.passes.rewrite.reshape_motion import axis_groups, permuted_reshape
 
 
 def chain(*statements: str, x: str = "float32[2,3]", result: str = "y") -> str:

@@ -16,12 +16,11 @@ from tilestitch.passes.fusion.bitsets import bits
 from tilestitch.passes.fusion.clusters import Fusion
 from tilestitch.passes.fusion.rules.builtin import Epilogue, Fuse, FusionRule, Inline, Rows
 from tilestitch.passes.fusion.rules.gates import Gates
-from tilestitch.passes.fusion.search.budget import Budget
 from tilestitch.passes.fusion.search.candidates import OutOfBudget, beam_search, candidates
 from tilestitch.passes.fusion.search.climb import climb
 from tilestitch.passes.fusion.search.cover import Cover
 from tilestitch.passes.fusion.search.sections import from_outputs, is_small, sections
-from tilestitch.passes.fusion.search.space import Space
+from tilestitch.passes.fusion.search.space import Budget, Space
 from tilestitch.passes.fusion.stitcher import attempt, combined
 from tilestitch.passes.plan import WhyNot
 from tilestitch.passes.schedule.device import device_of

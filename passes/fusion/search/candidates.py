@@ -14,8 +14,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from tilestitch.passes.fusion.bitsets import bits
-from tilestitch.passes.fusion.search.budget import Budget
-from tilestitch.passes.fusion.search.space import Pattern, Space
+from tilestitch.passes.fusion.search.space import Budget, Pattern, Space
 
 
 class OutOfBudget(Exception):

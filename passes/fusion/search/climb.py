@@ -4,8 +4,8 @@ from collections.abc import Iterator, Sequence
 from itertools import combinations
 
 from tilestitch.passes.fusion.bitsets import bits
-from tilestitch.passes.fusion.search.budget import Budget
 from tilestitch.passes.fusion.search.cover import LEAST_GAIN, Cover, Move, placing
+from tilestitch.passes.fusion.search.space import Budget
 
 MOST_ROUNDS = 20
 MOST_JOINED = 6

@@ -1,7 +1,13 @@
-"""The space that fusion explores: sets of clusters as bit masks, their legality as one kernel, and their cost."""
+"""The space that fusion explores: sets of clusters as bit masks, their legality as one kernel, and their cost; and the
+budget of a search in it.
+"""
 
+from __future__ import annotations
+
+import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from math import inf
 
 from tilestitch.compiler.ir import Node, Value, is_elementwise
 from tilestitch.cost_model.bounds import least_us, most_bytes_gained
@@ -24,6 +30,8 @@ DOUBLINGS = 8
 """A kernel that computes a value more than two to the power of this many times for each element of a result is not
 looked into: sums of values and of these moved, level by level, are read at twice as many places from level to level.
 """
+PATTERNS = 3
+"""Approximate ratio of the work for all patterns of a graph, and climbs from these, to that of one climb."""
 
 
 @dataclass(frozen=True)
@@ -275,3 +283,30 @@ def _computes_again(nodes: Sequence[Node], stored: Sequence[Value], roles: Roles
         return False
     results = max(value.tensor_type.num_elements for value in stored)
     return max(evaluations(nodes, stored, roles).values(), default=0.0) > results * 2**DOUBLINGS
+
+
+@dataclass(frozen=True)
+class Budget:
+    """`work`: limit for `space`. `ends_s`: deadline by `time.monotonic`; a search ended by time is not reproducible."""
+
+    space: Space
+    work: float = inf
+    ends_s: float = inf
+
+    @staticmethod
+    def of(space: Space, work: int | None, seconds: float) -> Budget:
+        """Return a budget. `work`: None for no limit."""
+        return Budget(space, inf if work is None else work, time.monotonic() + seconds)
+
+    @property
+    def is_spent(self) -> bool:
+        return self.space.work >= self.work or self.is_late
+
+    @property
+    def is_ample(self) -> bool:
+        """Whether it suffices for `PATTERNS` times the work done so far."""
+        return self.work - self.space.work >= PATTERNS * self.space.work and not self.is_late
+
+    @property
+    def is_late(self) -> bool:
+        return self.ends_s < inf and time.monotonic() > self.ends_s

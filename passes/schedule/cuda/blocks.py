@@ -19,8 +19,7 @@ from tilestitch.passes.schedule.work import work_of
 
 from .elementwise import choose_vectors
 from .gpu import Gpu
-from .rows import LEAST_COLUMN
-from .spread import WARP
+from .rows import LEAST_COLUMN, WARP
 
 THREADS = (128, 256, 512, 1024)
 """Candidate threads per block."""

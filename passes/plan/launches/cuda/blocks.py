@@ -9,9 +9,8 @@ from functools import cached_property
 from tilestitch.compiler.ir import Node, Value
 from tilestitch.passes.plan.group import Group
 from tilestitch.passes.plan.index_checks import pending_checks
-from tilestitch.passes.plan.launches.cuda.elementwise import elementwise
 from tilestitch.passes.plan.launches.cuda.emitted import Argument, Emitted, shared_array
-from tilestitch.passes.plan.launches.cuda.rows import rowwise
+from tilestitch.passes.plan.launches.cuda.rows import elementwise, rowwise
 from tilestitch.passes.plan.launches.cuda.stitched import MOST_STATIC_SHARED_BYTES
 from tilestitch.passes.plan.own_kernels import Temporary
 from tilestitch.passes.plan.roles import Roles, roles_of

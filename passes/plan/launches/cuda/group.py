@@ -11,7 +11,6 @@ from tilestitch.passes.plan.gemm.rows_after import RowsAfter
 from tilestitch.passes.plan.group import Group, GroupKind
 from tilestitch.passes.plan.launches.cuda.attention import attention
 from tilestitch.passes.plan.launches.cuda.blocks import Blocking
-from tilestitch.passes.plan.launches.cuda.elementwise import elementwise, transpose
 from tilestitch.passes.plan.launches.cuda.emitted import Emitted, classified, results_of
 from tilestitch.passes.plan.launches.cuda.gemm import Rows, contraction
 from tilestitch.passes.plan.launches.cuda.opaque import (
@@ -23,10 +22,8 @@ from tilestitch.passes.plan.launches.cuda.opaque import (
     sort,
     window,
 )
-from tilestitch.passes.plan.launches.cuda.rows import rowwise, split_rows
-from tilestitch.passes.plan.launches.cuda.stitched import Stitching, private
-from tilestitch.passes.plan.launches.cuda.tickets import Ticketing
-from tilestitch.passes.plan.launches.cuda.tied import Tying
+from tilestitch.passes.plan.launches.cuda.rows import elementwise, rowwise, split_rows, transpose
+from tilestitch.passes.plan.launches.cuda.stitched import Stitching, Ticketing, Tying, private
 from tilestitch.passes.plan.launches.launch import Launch, if_any_result
 from tilestitch.passes.plan.own_kernels import Dim3
 from tilestitch.passes.plan.roles import legal_roles

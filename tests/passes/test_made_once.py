@@ -7,7 +7,7 @@ import gc
 import numpy as np
 import pytest
 
-from tilestitch.compiler.ir.derived import made_once
+from tilestitch.passes.rewrite.merge_gemms import made_once
 
 
 def test_the_same_operands_give_the_same_array() -> None:
