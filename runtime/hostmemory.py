@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from .buffers import aligned_bytes
@@ -15,7 +13,7 @@ from .types import TensorType
 from .weights import typed_weight
 
 SMALL_BYTES = 16384
-"""Bytes that are copied in the microsecond that asking numpy for an address takes."""
+"""Bytes that are copied in the half microsecond that asking numpy for an address takes."""
 
 
 def is_small(value: ValueSpec) -> bool:
@@ -23,15 +21,14 @@ def is_small(value: ValueSpec) -> bool:
     return isinstance(value.type, TensorType) and value.type.is_static and value.type.nbytes <= SMALL_BYTES
 
 
-def empty_tensor(value: ValueSpec, memory: Any = None) -> np.ndarray:
-    """Return an uninitialised, 64-byte aligned array for a value whose type is static, in the buffer `memory` if given.
+def empty_tensor(value: ValueSpec) -> np.ndarray:
+    """Return an uninitialised, 64-byte aligned array for a value whose type is static.
 
     Raises `ExecutionError` when there is no memory for it.
     """
     if not isinstance(value.type, TensorType) or value.type.static_shape is None:
         raise ValueError(f"value {value.name!r} of type {value.type} has no fixed size")
-    if memory is None:
-        memory = allocated(value.type.nbytes, f"value {value.name!r}")
+    memory = allocated(value.type.nbytes, f"value {value.name!r}")
     return np.ndarray(value.type.static_shape, memory_dtype(value.type.dtype), memory)
 
 

@@ -146,13 +146,13 @@ class Table:
                     room[key] = -(-3 * needed // 128) * 64  # whole elements of all data types
         return room
 
-    def operand(self, values: list[Any], number: int) -> np.ndarray:
+    def address(self, values: list[Any], number: int) -> int:
         array = values[number]
         if array is None:
             values[number] = array = empty_tensor(self.around.present.spec(number))
         elif not array.flags.c_contiguous or not array.flags.aligned:
             values[number] = array = np.array(array, order="C")
-        return array
+        return address_of(array)
 
     # --- making it ----------------------------------------------------------------------------------------------------
 
@@ -469,7 +469,7 @@ class _GroupTable(Table):
         for number, memory in self._copied_in:
             memory[...] = values[number]
         for number, places in self.addressed.items():
-            address = address_of(self.operand(values, number))
+            address = self.address(values, number)
             for row, offset_bytes in places:
                 self.args[row, 1] = address + offset_bytes
         self._execute()

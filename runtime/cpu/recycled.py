@@ -1,4 +1,4 @@
-"""Memory of large results, reused when the caller has dropped them.
+"""Memory of results, reused when the caller has dropped them.
 
 The C library maps memory anew for every large array, and the operating system clears each page when a kernel first
 writes to it: for the 206 MB of logits of GPT-2 with 1024 tokens that took half as long as computing them, and for the
@@ -9,46 +9,56 @@ from __future__ import annotations
 
 import ctypes
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from tilestitch.runtime.buffers import address_of
+from tilestitch.runtime.dtypes import memory_dtype
 from tilestitch.runtime.hostmemory import allocated
-from tilestitch.runtime.program import Heap, ValueSpec
+from tilestitch.runtime.program import ValueSpec
 from tilestitch.runtime.types import TensorType
 
-LEAST_BYTES = 1 << 17
-"""Size from which the C library maps memory for each allocation (M_MMAP_THRESHOLD of glibc); it serves smaller arrays
-from its heap.
-"""
+_Block: TypeAlias = tuple[np.ndarray, int, Any]
+"""Memory, its address, and the type of its leases."""
 
 
 class Recycled:
-    """Memory for a succession of results; at most one block is kept while unused.
+    """Memory for the results of a value, one after the other; at most one block is kept while unused.
 
     Taking and giving back needs no lock: `pop` and `append` of a list are atomic.
     """
 
-    def __init__(self, what: str) -> None:
-        self._what = what
-        self._free: list[np.ndarray] = []
+    def __init__(self) -> None:
+        self._free: list[_Block] = []
+        self._value: ValueSpec | None = None
 
-    def take(self, nbytes: int, room: int = 0) -> Any:
-        """Return a buffer of at least so many undefined, 64-byte aligned bytes, which is given back when no array
-        refers to it any more. A new block has capacity for `room` more.
+    def array(self, value: ValueSpec, room: float = 0) -> tuple[np.ndarray, int]:
+        """Return an undefined array of the value's type, which has a fixed size, and its 64-byte aligned address. The
+        memory is given back when no array refers to it any more. A new block has room for so many times more.
 
         Raises `ExecutionError` when memory runs out.
         """
+        if value is not self._value:
+            self._have(value)
         try:
             block = self._free.pop()
         except IndexError:
             block = None
-        if block is None or block.size < nbytes or block.size > 4 * nbytes:
-            block = allocated(nbytes + room, self._what)
-        lease = _lease_of(block.size).from_address(address_of(block))
+        if block is None or not self._nbytes <= block[0].size <= 4 * self._nbytes:
+            memory = allocated(int(self._nbytes * (1 + room)), f"value {value.name!r}")
+            block = memory, address_of(memory), _lease_of(memory.size)
+        _, address, lease_type = block
+        lease = lease_type.from_address(address)
         lease.block, lease.free = block, self._free
-        return lease
+        return np.ndarray(self._shape, self._dtype, lease), address
+
+    def _have(self, value: ValueSpec) -> None:
+        """Look up what is the same for all results of a type."""
+        if not isinstance(value.type, TensorType) or value.type.static_shape is None:
+            raise ValueError(f"value {value.name!r} of type {value.type} has no fixed size")
+        self._value, self._nbytes = value, value.type.nbytes
+        self._shape, self._dtype = value.type.static_shape, memory_dtype(value.type.dtype)
 
 
 @lru_cache(64)
@@ -62,10 +72,3 @@ def _lease_of(nbytes: int) -> Any:
 def _give_back(lease: Any) -> None:
     if not lease.free:
         lease.free.append(lease.block)
-
-
-def recycled(value: ValueSpec) -> Recycled | None:
-    """Return recycled memory for the results of a value if they are large and of known size, else None."""
-    if not isinstance(value.location, Heap) or not isinstance(value.type, TensorType) or not value.type.is_static:
-        return None
-    return Recycled(f"value {value.name!r}") if value.type.nbytes >= LEAST_BYTES else None

@@ -26,11 +26,10 @@ from tilestitch.runtime.program import (
     ValueSpec,
 )
 from tilestitch.runtime.sizes import known
-from tilestitch.runtime.types import TensorType
 
 from .faults import Faults
 from .library import Library
-from .recycled import recycled
+from .recycled import Recycled
 from .team import Team
 
 Copy: TypeAlias = tuple[int, np.ndarray]
@@ -78,7 +77,7 @@ class NativeSegment:
         for number, memory in self._copied_in:
             memory[...] = values[number]
         for number, places in self._variable.items():
-            address = address_of(self.operand(values, number))
+            address = self.address(values, number)
             for row, offset_bytes in places:
                 self.args[row, 1] = address + offset_bytes
         if record is None:
@@ -98,17 +97,18 @@ class NativeSegment:
         table[:, 1] += args.ctypes.data - self.args.ctypes.data
         return Repeated(self, moves, condition, count, args, table)
 
-    def operand(self, values: list[Any], number: int) -> np.ndarray:
-        """Return the value's array in a form whose address a kernel may take (allocated, C-contiguous)."""
+    def address(self, values: list[Any], number: int) -> int:
+        """Return the address of the value's array, which is allocated here if it is not yet, and made C-contiguous."""
         array = values[number]
         if array is None:
-            values[number] = array = self._empty(number)
-        elif not array.flags.c_contiguous or not array.flags.aligned:
+            values[number], address = self._empty(number)
+            return address
+        if not array.flags.c_contiguous or not array.flags.aligned:
             values[number] = array = np.array(array, order="C")
-        return array
+        return address_of(array)
 
-    def _empty(self, number: int) -> np.ndarray:
-        """Return a new array for a heap value."""
+    def _empty(self, number: int) -> tuple[np.ndarray, int]:
+        """Return a new array for a heap value, and its address."""
         raise NotImplementedError
 
     def _run_timed(self, record: RecordTime) -> None:
@@ -132,8 +132,8 @@ class Launched(Protocol):
     team: Team
     addressed: dict[int, list[tuple[int, int]]]
 
-    def operand(self, values: list[Any], number: int) -> np.ndarray:
-        """Return the value's array in a form whose address a kernel may take."""
+    def address(self, values: list[Any], number: int) -> int:
+        """Return the address of the value's array, in a form that a kernel may take."""
 
     def record(self, record: RecordTime, times_ns: np.ndarray) -> None:
         """Record the launches of one or more iterations."""
@@ -193,7 +193,7 @@ class Repeated:
 
     def _look_up(self, values: list[Any], places: Mapping[int, int]) -> None:
         for number, place in places.items():
-            self._addresses[place] = address_of(self._segment.operand(values, number))
+            self._addresses[place] = self._segment.address(values, number)
 
     def run(self, values: list[Any], most: int, record: RecordTime | None) -> int:
         """Execute up to `most` iterations on the program's current values, or until the condition is false after one.
@@ -247,7 +247,7 @@ class Segment(NativeSegment):
                 self.args[row, 1] = copies[arg.value].ctypes.data + offset_bytes
             else:
                 self._variable.setdefault(arg.value, []).append((row, offset_bytes))
-        self._recycled = {number: memory for number in self._variable if (memory := recycled(program.values[number]))}
+        self._recycled = {number: Recycled() for number in self._variable}
 
     def _copies(self, program: Program, step: NativeStep) -> dict[int, np.ndarray]:
         """Return memory for the inputs that are copied in, and for the results of this step that are copied out."""
@@ -257,11 +257,8 @@ class Segment(NativeSegment):
         self._copied_in, self._copied_out = copied.ways(copies)
         return copies
 
-    def _empty(self, number: int) -> np.ndarray:
-        value = self._values[number]
-        if number not in self._recycled or not isinstance(value.type, TensorType):
-            return empty_tensor(value)
-        return empty_tensor(value, self._recycled[number].take(value.type.nbytes))
+    def _empty(self, number: int) -> tuple[np.ndarray, int]:
+        return self._recycled[number].array(self._values[number])
 
 
 class CopiedValues:

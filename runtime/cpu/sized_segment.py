@@ -13,16 +13,14 @@ from typing import Any
 import numpy as np
 
 from tilestitch.runtime.buffers import address_of
-from tilestitch.runtime.hostmemory import empty_tensor
 from tilestitch.runtime.launches import RecordTime
 from tilestitch.runtime.program import Arena, Constant, Launch, NativeStep, Program, Sizes, Status, ValueSpec
 from tilestitch.runtime.size_table import SizeTable
 from tilestitch.runtime.sizes import Size
 from tilestitch.runtime.sizing import Bound
-from tilestitch.runtime.types import TensorType
 
-from . import recycled
 from .library import Library
+from .recycled import Recycled
 from .segment import CopiedValues, NativeSegment
 from .team import Team
 
@@ -60,7 +58,7 @@ class SizedSegment(NativeSegment):
                     self._in_arena[row], begins[row] = 1, offset_bytes
                 case _:
                     self._rows.setdefault(arg.value, []).append(row)
-        self._recycled = {number: recycled.Recycled(f"value {program.values[number].name!r}") for number in self._rows}
+        self._recycled = {number: Recycled() for number in self._rows}
         self._value: Callable[[int], ValueSpec] = program.values.__getitem__
         self._program, self._step = program, step
         self._since_resize = 0  # runs since the sizes were last set
@@ -111,12 +109,8 @@ class SizedSegment(NativeSegment):
                 self.args[row, 1] = address + offset_bytes
         self._variable = {number: rows for number, rows in self._variable.items() if number not in copies}
 
-    def _empty(self, number: int) -> np.ndarray:
-        value = self._value(number)
-        if not isinstance(value.type, TensorType) or value.type.nbytes < recycled.LEAST_BYTES:
-            return empty_tensor(value)
-        nbytes = value.type.nbytes
-        return empty_tensor(value, self._recycled[number].take(nbytes, room=nbytes // 4))
+    def _empty(self, number: int) -> tuple[np.ndarray, int]:
+        return self._recycled[number].array(self._value(number), room=1 / 4)
 
 
 class _Choice:

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from tilestitch.runtime.buffers import address_of, aligned_bytes
+from tilestitch.runtime.buffers import aligned_bytes
 from tilestitch.runtime.launch_check import ARGUMENT_ALIGNMENT
 from tilestitch.runtime.launches import RecordTime
 from tilestitch.runtime.moves import Move
@@ -69,7 +69,7 @@ class SlicedSegment(SizedSegment):
         if not self._sliced:
             super().run(values, record)
             return
-        self.execute({number: address_of(self.operand(values, number)) for number in self.addressed}, record)
+        self.execute({number: self.address(values, number) for number in self.addressed}, record)
 
     def execute(self, addresses: Mapping[int, int], record: RecordTime | None) -> None:
         """Run slice by slice. `addresses`: of the values outside the arena."""
@@ -96,12 +96,12 @@ class _InSlices:
     def hold(self, values: list[Any]) -> None:
         """Fix the addresses of those of these values that exist: they stay there in all runs from now on."""
         held = [number for number in self._varying if values[number] is not None]
-        self._held.update((number, address_of(self._segment.operand(values, number))) for number in held)
+        self._held.update((number, self._segment.address(values, number)) for number in held)
         self._varying = [number for number in self._varying if number not in self._held]
 
     def run(self, values: list[Any], most: int, record: RecordTime | None) -> int:
         """Execute `most` iterations on the program's current values. Returns their number."""
-        varying = {number: address_of(self._segment.operand(values, number)) for number in self._varying}
+        varying = {number: self._segment.address(values, number) for number in self._varying}
         for _ in range(most):
             self._segment.execute({**self._held, **varying}, record)
         return most

@@ -32,7 +32,7 @@ from tests.runtime.programs import (
 from tests.runtime.signed import plain
 from tilestitch.runtime import Module, hostmemory, load
 from tilestitch.runtime.artifact_writer import write_artifact
-from tilestitch.runtime.cpu import recycled, threads
+from tilestitch.runtime.cpu import threads
 from tilestitch.runtime.cpu.backend import CpuBackend, CpuWorker
 from tilestitch.runtime.errors import (
     ArtifactError,
@@ -62,15 +62,11 @@ X = np.arange(4, dtype=np.float32)
 W = np.array([10, 20, 30, 40], np.float32)
 
 
-@pytest.fixture(params=["small", "large", "recycled"])
+@pytest.fixture(params=["small", "large"])
 def increment(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Module]:
-    """With values that are copied to where kernels look for them, with values whose address kernels are told, and with
-    results in memory that is used again.
-    """
-    if request.param != "small":
+    """With values that are copied to where kernels look for them, and with values whose address kernels are told."""
+    if request.param == "large":
         monkeypatch.setattr(hostmemory, "SMALL_BYTES", 0)
-    if request.param == "recycled":
-        monkeypatch.setattr(recycled, "LEAST_BYTES", 0)
     with module(tmp_path, increment_program(), weights={"w": W}) as loaded:
         yield loaded
 
@@ -116,7 +112,6 @@ def test_memory_of_results_is_used_again_when_nothing_refers_to_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(hostmemory, "SMALL_BYTES", 0)
-    monkeypatch.setattr(recycled, "LEAST_BYTES", 0)
     with module(tmp_path, increment_program(), weights={"w": W}) as loaded:
         part = loaded(X)["u"][2:]
         second = loaded(X + 1)["u"]

@@ -298,10 +298,7 @@ def decoder_program() -> Program:
     return Program("decoder", (0, 1), (3,), values, (NativeStep((launch,)),), 0, (), symbols)
 
 
-@pytest.mark.parametrize("least_bytes", [0, 1 << 20])
-def test_a_cache_grows_from_step_to_step(least_bytes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also where the memory of results is used again."""
-    monkeypatch.setattr(recycled, "LEAST_BYTES", least_bytes)
+def test_a_cache_grows_from_step_to_step(tmp_path: Path) -> None:
     with module(tmp_path, decoder_program()) as loaded:
         cache, tokens = np.zeros((2, 0), np.float32), []
         for step in range(200):
@@ -311,7 +308,6 @@ def test_a_cache_grows_from_step_to_step(least_bytes: int, tmp_path: Path, monke
 
 
 def test_memory_of_a_growing_result_is_seldom_new(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recycled, "LEAST_BYTES", 0)
     made: list[int] = []
     allocated = recycled.allocated
     monkeypatch.setattr(recycled, "allocated", lambda nbytes, what: made.append(nbytes) or allocated(nbytes, what))
