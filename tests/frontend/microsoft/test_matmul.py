@@ -72,3 +72,15 @@ def test_unknown_activations_are_refused_by_name() -> None:
     model = typed(node_model("FusedGemm", [floats(3, 5), floats(5, 4)], {"activation": "Spline"}), [floats(3, 4)])
     with pytest.raises(ConversionError, match="'Spline'"):
         import_model(model)
+
+
+@pytest.mark.parametrize("shapes", [((5, 3), (4, 3)), ((1, 7), (1, 7)), ((3, 1), (5, 1))])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("attrs", [{}, {"metric": "euclidean"}, {"metric": "sqeuclidean"}])
+def test_distances_of_rows(shapes: tuple[tuple[int, ...], ...], dtype: type, attrs: dict[str, Any]) -> None:
+    check_node("CDist", [floats(*shape, seed=i).astype(dtype) for i, shape in enumerate(shapes)], attrs)
+
+
+def test_unknown_metrics_are_refused() -> None:
+    with pytest.raises(ConversionError, match="metric is 'cosine', neither euclidean nor sqeuclidean"):
+        import_model(typed(node_model("CDist", [floats(2, 3)] * 2, {"metric": "cosine"}), [floats(2, 2)]))

@@ -1,4 +1,4 @@
-"""Matmuls with transpositions, a scale, a bias or an activation."""
+"""Matmuls with transpositions, a scale, a bias or an activation, and distances."""
 
 from collections.abc import Callable, Mapping
 
@@ -7,6 +7,7 @@ from tilestitch.compiler.ir import Value
 from ...context import Context
 from ..activations import tanh_gelu
 from ..matmul import convert_gemm, matmul_any_rank
+from ..support_vectors import squared_distances
 from .activations import activation
 from .operator import Operator
 
@@ -49,10 +50,18 @@ def gemm_fast_gelu(ctx: Context) -> Value:
     return tanh_gelu(ctx, y if bias is None else ctx.add(y, bias))
 
 
+def distances(ctx: Context) -> Value:
+    far, metric = squared_distances(ctx, ctx.input(0), ctx.input(1)), ctx.attr("metric", "sqeuclidean")
+    if metric not in ("euclidean", "sqeuclidean"):
+        raise ctx.fail(f"metric is {metric!r}, neither euclidean nor sqeuclidean; correct the node")
+    return far if metric == "sqeuclidean" else ctx.emit("sqrt", far)
+
+
 OPERATORS: Mapping[str, Operator] = {
     "FusedMatMul": Operator(fused_matmul, "A B", FUSED),
     "TransposeMatMul": Operator(fused_matmul, "A B", "alpha transA transB"),
     "FusedMatMulActivation": Operator(with_activation(fused_matmul), "A B", f"{FUSED} {ACTIVATION}"),
     "FusedGemm": Operator(with_activation(convert_gemm), "A B C?", f"alpha beta transA transB {ACTIVATION}"),
+    "CDist": Operator(distances, "A B", "metric", "C"),
     "GemmFastGelu": Operator(gemm_fast_gelu, "X W bias?"),
 }
