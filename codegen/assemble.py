@@ -21,9 +21,8 @@ from .parameters import Parameters
 from .program_types import runtime_symbols
 from .program_writer import ProgramWriter, values_by_name
 from .schedule import KernelsOfPlugins, Schedule, lower_with
-from .shared_tables import read_plainly, shared_tables
 from .signature import LoweredOnce
-from .tensors import TensorTable
+from .tensors import TensorTable, read_plainly, shared_tables
 
 Lowered: TypeAlias = dict[tuple[int, str], tuple[tuple[Any, ...], ...]]
 """The launches of each group, by the id of its plan and its name: for each case, in order."""

@@ -25,11 +25,10 @@ from .errors import OpenSizeError, OptionError
 from .latency_models import chosen_model, with_records
 from .options import Options
 from .plan_files import load_plans
-from .prepare import Job, Prepared, Progress
+from .prepare import Job, Prepared, Progress, naming_values
 from .sources import Source, opened
 from .specialise import Region, ShapeSet, favoured_regions, regions_of, scopes_of, shape_sets_of
 from .targets import backend_of
-from .undecided import naming_values
 
 if TYPE_CHECKING:
     import onnx

@@ -1,15 +1,20 @@
-"""From an ONNX model to its plans, one for each specialisation."""
+"""From an ONNX model to its plans, one for each specialisation; and the node and the value whose size prevents that, by
+name.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tilestitch.compiler.ir import Graph, Kind, kind_of
-from tilestitch.compiler.ir.errors import IRError
+from tilestitch.compiler.ir import Graph, Kind, TensorType, Value, kind_of
+from tilestitch.compiler.ir.errors import IRError, UndecidedError
+from tilestitch.compiler.ir.sizes import is_open
 from tilestitch.passes.contract import PassContext
 from tilestitch.passes.errors import PassError
 from tilestitch.passes.pipeline import DumpListener, NotesListener, run_pipeline
@@ -24,7 +29,6 @@ from .caches import check_grown, length_classes, with_caches
 from .errors import HostStepsError, OpenSizeError, OptionError
 from .sources import Source
 from .specialise import Convert, Region, ShapeSet, Variant, replayed, variants
-from .undecided import naming_values
 
 if TYPE_CHECKING:
     from tilestitch.codegen.assemble import Planned
@@ -209,3 +213,36 @@ def _write_views(folder: Path, planned: Planned) -> None:
     with atomic_files(folder / "final.dot", folder / "final.onnx") as (dot, netron):
         dot.write(to_dot(planned.graph, groups).encode())
         netron.write(to_onnx(planned.graph).SerializeToString())
+
+
+@contextmanager
+def naming_values(graphs: Sequence[Graph]) -> Iterator[None]:
+    """Turn UndecidedError about sizes of these graphs into an OpenSizeError that names a value with such a size."""
+    try:
+        yield
+    except UndecidedError as error:
+        raise OpenSizeError(_described(error, graphs)) from error
+
+
+def _described(error: UndecidedError, graphs: Sequence[Graph]) -> str:
+    names = dict.fromkeys(re.findall(r"[^\W\d]\w*", error.claim))
+    symbols = [s.name for graph in graphs for s in graph.symbols if s.name in names]
+    ranges = " ".join(f"--dim {name}=LOW..HIGH" for name in dict.fromkeys(symbols))
+    remedy = f"compile for fixed sizes (--shape) or narrower ranges ({ranges or '--dim NAME=LOW..HIGH'})"
+    value = _nearest(error.claim, [value for graph in graphs for value in graph.values()])
+    if value is None:
+        return f"{error}; {remedy}"
+    nodes = ", ".join(value.producer.origins) if value.producer is not None else ""
+    whose = f"ONNX node {nodes}" if nodes else "the model"
+    return f"{error}; %{value.name} ({value.type}) of {whose} has sizes like that; {remedy}"
+
+
+def _nearest(claim: str, values: Sequence[Value]) -> Value | None:
+    """Return the first value with the longest size that occurs in a claim."""
+    longest, nearest = 0, None
+    for value in values:
+        for size in value.type.shape if isinstance(value.type, TensorType) else ():
+            text = str(size)
+            if is_open(size) and len(text) > longest and re.search(rf"(?<!\w){re.escape(text)}(?!\w)", claim):
+                longest, nearest = len(text), value
+    return nearest

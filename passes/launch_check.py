@@ -16,7 +16,7 @@ from tilestitch.passes.plan.launches.own import KernelsOf
 from tilestitch.runtime.launches import MAX_BLOCK, MAX_GRID
 
 from .plan import ALIGNMENT, StitchPlan
-from .plan.open_buffers import why_not_apart
+from .plan.buffers import why_not_apart
 from .plan.open_sizes import with_empty
 from .schedule.launches import completed_alone, launches_of
 

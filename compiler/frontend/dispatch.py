@@ -19,7 +19,7 @@ from .converters import CONVERTERS
 from .converters.dynamic import DYNAMIC
 from .errors import ConversionError, InvalidNodeError, NotStatic, SizesClashError, UnsupportedOperatorsError
 from .functions import attribute_defaults, has_schema_function, inline_function, plain_schema_function, schema_function
-from .scope import FunctionKey, Scope, canonical_domain
+from .scope import FunctionKey, Scope, canonical_domain, function_key
 from .symbols import symbols_in_force
 from .walks import subgraphs
 
@@ -28,10 +28,6 @@ def find_converter(table: Mapping[str, Sequence[Versioned]], op_type: str, opset
     """Return the newest converter that is right for `opset`."""
     fitting = [(since, convert) for since, convert in table.get(op_type, ()) if since <= opset]
     return max(fitting, key=lambda entry: entry[0])[1] if fitting else None
-
-
-def function_key(node: NodeProto) -> FunctionKey:
-    return canonical_domain(node.domain), node.op_type, getattr(node, "overload", "")
 
 
 def convert_node(scope: Scope, node: NodeProto, name: str) -> None:

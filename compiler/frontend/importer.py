@@ -28,8 +28,8 @@ from .builder import Builder
 from .checking import check_model, with_foreign_set
 from .dispatch import convert_node, require_supported
 from .errors import ConversionError, DeclarationWarning, ModelError, SizesClashError
-from .expansion import check_expanded_size
 from .found_sizes import ANY, required
+from .functions import check_expanded_size
 from .onnx_types import from_type_proto
 from .ordering import in_order
 from .scope import Choosing, FunctionKey, Module, Scope, canonical_domain

@@ -31,6 +31,10 @@ def canonical_domain(domain: str) -> str:
     return "" if domain == "ai.onnx" else domain
 
 
+def function_key(node: NodeProto) -> FunctionKey:
+    return canonical_domain(node.domain), node.op_type, getattr(node, "overload", "")
+
+
 PER_MATRIX = 32
 """Indices per matrix above which there are many."""
 

@@ -37,9 +37,8 @@ from tilestitch.runtime.errors import DeviceError, ExecutionError, InputError
 from tilestitch.runtime.session import LaunchTime, Module
 
 from .bench import Compiler
-from .machine import Builds, Share
+from .machine import Builds, Share, Turn
 from .shares import CONTEXT
-from .turns import Turn
 
 Result = TypeVar("Result")
 _EXPECTED = (DeviceError, ExecutionError, InputError, UsageError, TuningError)

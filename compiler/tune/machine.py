@@ -1,10 +1,16 @@
-"""What kernels are tuned on: the CPU of this machine, or one of its GPUs (`gpu`)."""
+"""What kernels are tuned on: the CPU of this machine, or one of its GPUs (`gpu`). Tuners share it and measure in turns,
+as what runs beside a kernel would slow it down.
+"""
 
+import fcntl
 import os
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Protocol, TypeVar
+from pathlib import Path
+from typing import IO, Any, Protocol, TypeVar
 
 from tilestitch.codegen.cpu.target import parse_target
 from tilestitch.codegen.schedule import KernelsOfPlugins, Schedule
@@ -17,7 +23,42 @@ from tilestitch.runtime import load
 
 from .bench import Compiler, Load, evict
 from .timing import RunTime, wall_us
-from .turns import Turn
+
+WAIT_S, POLL_S = 1.0, 0.002
+
+
+@dataclass(frozen=True)
+class Turn:
+    """The file that a tuner locks while it measures; without one, its device is its own. The lock ends with the
+    process, however that ends.
+    """
+
+    path: Path | None = None
+
+    @contextmanager
+    def wanted(self) -> Iterator[Callable[[], bool]]:
+        """Give a function that returns whether the turn has come, after a second at most. The turn ends with the
+        block.
+        """
+        if self.path is None:
+            yield lambda: True
+            return
+        with self.path.open("rb") as file:
+            yield partial(_locked, file)
+
+
+def _locked(file: IO[bytes]) -> bool:
+    until_s = time.monotonic() + WAIT_S
+    while True:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() >= until_s:
+                return False
+            time.sleep(POLL_S)
+        else:
+            return True
+
 
 Result = TypeVar("Result")
 

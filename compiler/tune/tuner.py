@@ -22,8 +22,8 @@ from tilestitch.passes.schedule.facts import group_facts
 from tilestitch.runtime.errors import DeviceError
 
 from .bench import Bench
+from .machine import Turn
 from .tasks import TuningTask, neighbours
-from .turns import Turn
 
 PARENTS = 3
 """Best measured schedules of a task whose neighbours are candidates."""

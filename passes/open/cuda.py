@@ -13,12 +13,11 @@ from tilestitch.compiler.ir.sizes import Size, bounds_of, divisor_of, is_open
 from tilestitch.cost_model.protocol import LatencyModel
 from tilestitch.passes.fusion.stitcher import Stitched
 from tilestitch.passes.plan import Group, WhyNot
-from tilestitch.passes.plan.access import windows
 from tilestitch.passes.plan.access.row_loops import row_loops
+from tilestitch.passes.plan.access.windows import why_not_direct, why_not_windows
 from tilestitch.passes.plan.attention.operands import attention_of
 from tilestitch.passes.plan.gemm.anchored import AnchoredGroup
 from tilestitch.passes.plan.gemm.contractions import gemm_of
-from tilestitch.passes.plan.gemm.direct import why_not_vectors
 from tilestitch.passes.plan.gemm.gemm import Gemm
 from tilestitch.passes.plan.gemm.gemv import ROWS_AT_A_TIME, open_gemv_tile
 from tilestitch.passes.plan.gemm.tiles import GemvTile, MmaTile, SimtTile, WgmmaTile
@@ -120,14 +119,14 @@ def _direct(schedule: DirectSchedule, view: GroupView) -> DirectSchedule:
     """Keep as many of the results of a thread as there certainly are."""
     group = AnchoredGroup.of(view)
     fewer = (replace(schedule, pixels=schedule.pixels >> halvings) for halvings in range(schedule.pixels.bit_length()))
-    return next((each for each in fewer if why_not_vectors(group, each) is None), DirectSchedule(schedule.threads))
+    return next((each for each in fewer if why_not_direct(group, each) is None), DirectSchedule(schedule.threads))
 
 
 def _windows(schedule: WindowSchedule, view: GroupView) -> WindowSchedule:
     """Keep as many of the results of a thread as there certainly are."""
     assert view.anchor is not None
     fewer = (replace(schedule, pixels=schedule.pixels >> halvings) for halvings in range(schedule.pixels.bit_length()))
-    whole = (each for each in fewer if windows.why_not_vectors(view.anchor, view.inputs, each) is None)
+    whole = (each for each in fewer if why_not_windows(view.anchor, view.inputs, each) is None)
     return next(whole, WindowSchedule(schedule.threads))
 
 

@@ -13,10 +13,10 @@ from tilestitch.compiler.ir.accesses import elementwise_walk
 from tilestitch.compiler.ir.sizes import divisor_of, is_open
 from tilestitch.compiler.ir.types import storage_bytes
 from tilestitch.passes.plan.access.row_loops import RowLoops, row_loops, scheduled_loops
-from tilestitch.passes.plan.access.split_rows import pieces_of, why_not_cut
+from tilestitch.passes.plan.access.split_rows import Piece, split_reasons
 from tilestitch.passes.plan.access.vectors import accesses_along
 
-from .access.windows import why_not_vectors
+from .access.windows import why_not_windows
 from .cpu.check import cpu_reasons
 from .cpu.schedules import CpuSchedule
 from .group import GroupKind
@@ -76,7 +76,7 @@ def _reasons(view: GroupView, kind: GroupKind, roles: Roles, schedule: Schedule)
                 yield from _open_rows(schedule, roles)
             yield from row_reasons(schedule, scheduled_loops(view.nodes, roles, view.inputs, outputs, schedule))
         case SplitRowSchedule() if kind is GroupKind.ROWWISE:
-            yield from _split_rows(schedule, view, roles)
+            yield from split_reasons(view, roles, schedule, RowSchedule, _piece)
         case _:
             yield f"template {schedule.template} does not compute a group of kind {kind.value}"
 
@@ -89,7 +89,7 @@ def _opaque(schedule: OpaqueSchedule, view: GroupView) -> Iterator[str]:
         yield f"template {schedule.template} does not compute {anchor.op}"
     yield from block_size(schedule.threads)
     if isinstance(schedule, WindowSchedule) and anchor.op == "window_reduce":
-        problem = why_not_vectors(anchor, view.inputs, schedule)
+        problem = why_not_windows(anchor, view.inputs, schedule)
         if problem is not None:
             yield problem
     if isinstance(schedule, OperatorSchedule) and anchor.attrs.get("block", 0) % schedule.threads:
@@ -180,20 +180,7 @@ def _open_rows(schedule: OpenRowSchedule, roles: Roles) -> Iterator[str]:
         yield "rows of open length are in one block"
 
 
-def _split_rows(schedule: SplitRowSchedule, view: GroupView, roles: Roles) -> Iterator[str]:
-    assert roles.rows is not None
-    uncut = why_not_cut(roles.rows, schedule.parts)
-    if uncut is not None:
-        yield uncut
-        return
-    pieces, _ = pieces_of(view, view.stored, roles.rows, schedule.parts)
-    if len(pieces) != len(schedule.pieces):
-        yield f"{len(pieces)} launches take as many schedules, not {len(schedule.pieces)}"
-        return
-    for (piece, own), each in zip(pieces, schedule.pieces, strict=True):
-        if isinstance(each, RowSchedule) != (own.kind is GroupKind.ROWWISE):
-            yield f"a launch that is {own.kind.value} has a schedule of template {each.template}"
-        elif isinstance(each, RowSchedule):
-            yield from row_reasons(each, row_loops(piece.nodes, own, piece.inputs, piece.outputs))
-        else:
-            yield from _elementwise(each, piece.inputs, piece.outputs)
+def _piece(piece: Piece, roles: Roles, schedule: RowSchedule | ElementwiseSchedule) -> Iterator[str]:
+    if isinstance(schedule, RowSchedule):
+        return row_reasons(schedule, row_loops(piece.nodes, roles, piece.inputs, piece.outputs))
+    return _elementwise(schedule, piece.inputs, piece.outputs)

@@ -10,10 +10,10 @@ from tilestitch.compiler.ir.accesses import Place
 from tilestitch.compiler.ir.affine import Integer
 from tilestitch.compiler.ir.indexing import forward_index, ravel, reshape_index, unravel
 from tilestitch.passes.plan.access.row_loops import full_outputs
+from tilestitch.passes.plan.access.windows import direct_extents
 from tilestitch.passes.plan.attention.operands import attention_of
 from tilestitch.passes.plan.gemm.anchored import AnchoredGroup
 from tilestitch.passes.plan.gemm.contractions import ConvShape, conv_shape, gemm_of, shares_right
-from tilestitch.passes.plan.gemm.direct import direct_extents
 from tilestitch.passes.plan.gemm.gemv import with_large_right
 from tilestitch.passes.plan.gemm.tiles import GemvTile, WgmmaTile
 from tilestitch.passes.plan.index_checks import pending_checks, read_for

@@ -8,8 +8,8 @@ from tvm.script.ir_builder import tirx as T
 
 from tilestitch.codegen.compute.dtypes import Expr
 from tilestitch.codegen.compute.evaluator import Evaluator
-from tilestitch.codegen.compute.faults import fault_message, is_out_of_range
 from tilestitch.codegen.compute.indexing import index_dtype, values_between
+from tilestitch.codegen.compute.opaque import fault_message, is_out_of_range
 from tilestitch.codegen.cpu.abi import KernelLaunch, Parameter, StatusArg, buffer_source, kernel_function
 from tilestitch.compiler.ir.graph import Node, Value
 from tilestitch.passes.plan.index_checks import TASK_INDICES, IndexCheck, check_tasks, pending_checks, read_for

@@ -10,8 +10,7 @@ from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
 from tilestitch.codegen.compute.dtypes import Expr
-from tilestitch.codegen.compute.faults import fault_message
-from tilestitch.codegen.compute.scattering import in_range, wrapped
+from tilestitch.codegen.compute.opaque import fault_message, in_range, wrapped
 from tilestitch.codegen.compute.sizes import integer
 from tilestitch.codegen.cpu.abi import KernelLaunch, Parameter, StatusArg, kernel_function
 from tilestitch.codegen.cpu.contraction import microkernel as mk

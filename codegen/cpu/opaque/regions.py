@@ -9,9 +9,7 @@ from tvm.script.ir_builder import tirx as T
 
 from tilestitch.codegen.compute.dtypes import Expr, named
 from tilestitch.codegen.compute.elementwise import product
-from tilestitch.codegen.compute.faults import fault_message
-from tilestitch.codegen.compute.regions import Axis, Neighbours, sides_of
-from tilestitch.codegen.compute.scattering import in_range
+from tilestitch.codegen.compute.opaque import Axis, Neighbours, fault_message, in_range, sides_of
 from tilestitch.codegen.compute.sizes import integer
 from tilestitch.codegen.cpu.abi import KernelLaunch, Parameter, StatusArg, kernel_function
 from tilestitch.compiler.ir.sizes import bounds_of, is_open

@@ -9,8 +9,7 @@ from typing import Any
 from tvm.script.ir_builder import tirx as T
 
 from tilestitch.codegen.compute.dtypes import Expr
-from tilestitch.codegen.compute.faults import fault_message
-from tilestitch.codegen.compute.scattering import in_range, offset_of, slice_of, store_update, wrapped
+from tilestitch.codegen.compute.opaque import fault_message, in_range, offset_of, slice_of, store_update, wrapped
 from tilestitch.codegen.compute.sizes import integer
 from tilestitch.codegen.cpu.abi import KernelLaunch, Parameter, StatusArg, kernel_function
 from tilestitch.compiler.ir.graph import Node, Value

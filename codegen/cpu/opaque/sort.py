@@ -11,7 +11,7 @@ from tvm.script.ir_builder import tirx as T
 
 from tilestitch.codegen.compute.dtypes import Expr, from_storage, is_nan, named, to_storage
 from tilestitch.codegen.compute.indexing import index_dtype
-from tilestitch.codegen.compute.ordering import comes_first
+from tilestitch.codegen.compute.opaque import comes_first
 from tilestitch.codegen.compute.sizes import integer
 from tilestitch.codegen.cpu.abi import KernelLaunch, Parameter, kernel_function
 from tilestitch.codegen.cpu.contraction.microkernel import scratch_buffer

@@ -7,8 +7,8 @@ from typing import Any
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
-from tilestitch.codegen.compute.boxes import SIDES, corners, share_too_much
 from tilestitch.codegen.compute.dtypes import Expr, named
+from tilestitch.codegen.compute.opaque import SIDES, corners, share_too_much
 from tilestitch.codegen.compute.sizes import integer
 from tilestitch.codegen.cpu.abi import KernelLaunch, Parameter, kernel_function
 from tilestitch.codegen.cpu.contraction.microkernel import scratch_buffer

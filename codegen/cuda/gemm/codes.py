@@ -14,7 +14,7 @@ from tvm.script.ir_builder import tirx as T
 
 from tilestitch.codegen.compute.dtypes import Expr, from_storage, storage_dtype
 from tilestitch.codegen.compute.movement import clamp
-from tilestitch.codegen.compute.scattering import wrapped
+from tilestitch.codegen.compute.opaque import wrapped
 from tilestitch.codegen.cuda.pieces import named, registers, unrolled, when, zero
 from tilestitch.codegen.cuda.surroundings import Surroundings
 from tilestitch.compiler.ir.graph import Value

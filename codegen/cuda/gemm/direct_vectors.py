@@ -19,8 +19,8 @@ from tilestitch.codegen.cuda.pieces import named, registers, repeated, unrolled,
 from tilestitch.codegen.cuda.positions import below, both
 from tilestitch.codegen.cuda.surroundings import Anchored, Surroundings
 from tilestitch.compiler.ir.sizes import Size, ceil_div
+from tilestitch.passes.plan.access.windows import direct_extents
 from tilestitch.passes.plan.gemm.contractions import ConvShape
-from tilestitch.passes.plan.gemm.direct import direct_extents
 from tilestitch.passes.plan.schedules import DirectSchedule
 
 

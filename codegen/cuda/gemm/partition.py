@@ -20,8 +20,7 @@ from tilestitch.codegen.cuda.positions import below, both
 from tilestitch.codegen.cuda.rows.bands import BandWriter, last_of
 from tilestitch.codegen.cuda.surroundings import Anchored, Surroundings
 from tilestitch.compiler.ir.sizes import divisor_of, is_open, smallest, surely
-from tilestitch.passes.plan.access.neighbours import lie_together, rows_lie_together
-from tilestitch.passes.plan.access.vectors import lanes_of
+from tilestitch.passes.plan.access.vectors import lanes_of, lie_together, rows_lie_together
 from tilestitch.passes.plan.gemm.partition import Partition
 from tilestitch.passes.plan.gemm.units import Units
 

@@ -12,9 +12,8 @@ from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
 from tilestitch.codegen.compute.dtypes import Expr
-from tilestitch.codegen.compute.faults import fault_message
 from tilestitch.codegen.compute.indexing import unravel
-from tilestitch.codegen.compute.scattering import in_range, slice_of, wrapped
+from tilestitch.codegen.compute.opaque import fault_message, in_range, slice_of, wrapped
 from tilestitch.codegen.cuda.abi import (
     CudaLaunch,
     Emission,

@@ -8,9 +8,7 @@ from tvm.script.ir_builder import tirx as T
 
 from tilestitch.codegen.compute import reducers
 from tilestitch.codegen.compute.dtypes import Expr, named
-from tilestitch.codegen.compute.faults import fault_message
-from tilestitch.codegen.compute.regions import Axis, sides_of
-from tilestitch.codegen.compute.scattering import in_range
+from tilestitch.codegen.compute.opaque import Axis, fault_message, in_range, sides_of
 from tilestitch.codegen.compute.sizes import integer
 from tilestitch.codegen.cuda import functions
 from tilestitch.codegen.cuda.abi import CudaLaunch, Parameter, StatusArg, Thread, fault, kernel_function

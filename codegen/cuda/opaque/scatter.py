@@ -11,8 +11,7 @@ from typing import Any
 from tvm.script.ir_builder import tirx as T
 
 from tilestitch.codegen.compute.dtypes import Expr
-from tilestitch.codegen.compute.faults import fault_message
-from tilestitch.codegen.compute.scattering import in_range, offset_of, slice_of, store_update, wrapped
+from tilestitch.codegen.compute.opaque import fault_message, in_range, offset_of, slice_of, store_update, wrapped
 from tilestitch.codegen.compute.sizes import integer
 from tilestitch.codegen.cuda.abi import Body, CudaLaunch, Emission, Parameter, StatusArg, Thread, fault, kernel_function
 from tilestitch.codegen.cuda.opaque.claims import lower_claims

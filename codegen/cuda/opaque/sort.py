@@ -11,7 +11,7 @@ from tvm.script.ir_builder import tirx as T
 
 from tilestitch.codegen.compute import reducers
 from tilestitch.codegen.compute.dtypes import Expr, from_storage, named, storage_bits, to_storage
-from tilestitch.codegen.compute.ordering import comes_first
+from tilestitch.codegen.compute.opaque import comes_first
 from tilestitch.codegen.compute.sizes import integer
 from tilestitch.codegen.cuda.abi import (
     CudaLaunch,

@@ -10,8 +10,8 @@ from typing import Any
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
-from tilestitch.codegen.compute.boxes import SIDES, corners, share_too_much
 from tilestitch.codegen.compute.dtypes import Expr, named
+from tilestitch.codegen.compute.opaque import SIDES, corners, share_too_much
 from tilestitch.codegen.compute.sizes import integer
 from tilestitch.codegen.cuda.abi import CudaLaunch, Parameter, Thread, barrier, kernel_function, shared_buffer
 from tilestitch.codegen.cuda.positions import places_dtype

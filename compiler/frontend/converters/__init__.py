@@ -19,7 +19,6 @@ from . import (
     learning,
     linear_attention,
     losses,
-    maps,
     matmul,
     microsoft,
     normalization,
@@ -80,7 +79,7 @@ def _merged(tables: Iterable[Mapping[str, Sequence[Versioned]]]) -> dict[str, Se
 
 CONVERTERS: Mapping[str, Mapping[str, Sequence[Versioned]]] = {
     "": _merged(family.CONVERTERS for family in _FAMILIES),
-    "ai.onnx.ml": _merged(family.CONVERTERS for family in (labels, learning, maps, support_vectors, trees)),
+    "ai.onnx.ml": _merged(family.CONVERTERS for family in (labels, learning, support_vectors, trees)),
     "com.microsoft": {name: operator.versions() for name, operator in microsoft.OPERATORS.items()},
 }
 """Domain -> operator -> its converters, each with the opset version from which on it is correct."""

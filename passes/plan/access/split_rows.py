@@ -5,13 +5,17 @@ and is computed in two steps: over the length, then over the parts. Each piece o
 templates can lower; values between the pieces are temporaries.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
+from typing import Any
 
 from tilestitch.compiler.ir import Graph, Kind, Node, Value, kind_of
 from tilestitch.compiler.ir.types import HALVES
+from tilestitch.passes.plan.cpu.schedules import CpuSplitRowSchedule
+from tilestitch.passes.plan.group import GroupKind
 from tilestitch.passes.plan.roles import Roles, RowSpace, roles_of
+from tilestitch.passes.plan.schedules import SplitRowSchedule
 from tilestitch.passes.plan.view import GroupView
 
 
@@ -29,6 +33,29 @@ def why_not_cut(rows: RowSpace, parts: int) -> str | None:
     if parts < 2 or rows.length % parts or not rows.trailing:
         return f"rows of {rows.length} elements over axes {rows.axes} are not cut into {parts} equal parts"
     return None
+
+
+def split_reasons(
+    view: GroupView, roles: Roles, schedule: SplitRowSchedule | CpuSplitRowSchedule, of_rows: type,
+    reasons: Callable[[Piece, Roles, Any], Iterator[str]],
+) -> Iterator[str]:  # fmt: skip
+    """Yield why the rows of a group cannot be split as scheduled. of_rows: the schedules of pieces that are row-wise.
+    `reasons(piece, roles, schedule)` yields why a piece cannot be computed by a schedule of its kind.
+    """
+    assert roles.rows is not None
+    uncut = why_not_cut(roles.rows, schedule.parts)
+    if uncut is not None:
+        yield uncut
+        return
+    pieces, _ = pieces_of(view, view.stored, roles.rows, schedule.parts)
+    if len(pieces) != len(schedule.pieces):
+        yield f"{len(pieces)} launches take as many schedules, not {len(schedule.pieces)}"
+        return
+    for (piece, own), each in zip(pieces, schedule.pieces, strict=True):
+        if isinstance(each, of_rows) != (own.kind is GroupKind.ROWWISE):
+            yield f"a launch that is {own.kind.value} has a schedule of template {each.template}"
+        else:
+            yield from reasons(piece, own, each)
 
 
 def split_rows(

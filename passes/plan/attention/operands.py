@@ -11,8 +11,7 @@ from tilestitch.compiler.ir import Node, Value
 from tilestitch.compiler.ir.indexing import unravel
 from tilestitch.compiler.ir.sizes import Size, ceil_div, divisor_of, largest, positive, smallest, surely
 from tilestitch.compiler.ir.types import storage_bytes
-from tilestitch.passes.plan.access.neighbours import lie_together
-from tilestitch.passes.plan.access.vectors import VECTOR_BYTES, lanes_of
+from tilestitch.passes.plan.access.vectors import VECTOR_BYTES, lanes_of, lie_together
 from tilestitch.passes.plan.gemm.anchored import AnchoredGroup
 from tilestitch.passes.plan.gemm.contractions import memory_of, operand_layout
 from tilestitch.passes.plan.gemm.gemm import OperandLayout

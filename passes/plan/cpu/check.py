@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from tilestitch.passes.plan.access.split_rows import pieces_of, why_not_cut
+from tilestitch.passes.plan.access.split_rows import Piece, split_reasons
 from tilestitch.passes.plan.gemm.anchored import AnchoredGroup
 from tilestitch.passes.plan.group import GroupKind
 from tilestitch.passes.plan.parts import Roles
@@ -60,22 +60,13 @@ def _has_windows(view: GroupView) -> bool:
 
 
 def _split_rows(view: GroupView, roles: Roles, schedule: CpuSplitRowSchedule) -> Iterator[str]:
-    assert roles.rows is not None
-    uncut = why_not_cut(roles.rows, schedule.parts)
-    if uncut is not None:
-        yield uncut
-        return
     if any(node.op in ARG_REDUCTIONS for node in view.nodes):
         yield "rows in which places are looked for are not cut"
         return
-    pieces, _ = pieces_of(view, view.stored, roles.rows, schedule.parts)
-    if len(pieces) != len(schedule.pieces):
-        yield f"{len(pieces)} launches take as many schedules, not {len(schedule.pieces)}"
-        return
-    for (piece, own), each in zip(pieces, schedule.pieces, strict=True):
-        if isinstance(each, CpuRowSchedule) != (own.kind is GroupKind.ROWWISE):
-            yield f"a launch that is {own.kind.value} has a schedule of template {each.template}"
-        elif isinstance(each, CpuRowSchedule):
-            yield from RowPlan(RowGroup(piece.nodes, own, piece.inputs, piece.outputs), each).reasons()
-        else:
-            yield from LoopPlan(piece.outputs[0].tensor_type.num_elements, each).reasons()
+    yield from split_reasons(view, roles, schedule, CpuRowSchedule, _piece)
+
+
+def _piece(piece: Piece, roles: Roles, schedule: CpuRowSchedule | CpuLoopSchedule) -> Iterator[str]:
+    if isinstance(schedule, CpuRowSchedule):
+        return RowPlan(RowGroup(piece.nodes, roles, piece.inputs, piece.outputs), schedule).reasons()
+    return LoopPlan(piece.outputs[0].tensor_type.num_elements, schedule).reasons()

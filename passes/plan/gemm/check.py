@@ -7,10 +7,10 @@ from math import ceil
 from tilestitch.compiler.ir.sizes import is_open
 from tilestitch.compiler.ir.types import storage_bytes
 from tilestitch.passes.plan.access.positions import INT32_ELEMENTS
+from tilestitch.passes.plan.access.windows import why_not_direct
 from tilestitch.passes.plan.gemm.anchored import AnchoredGroup
 from tilestitch.passes.plan.gemm.codes import why_not_codes
 from tilestitch.passes.plan.gemm.contractions import gemm_of
-from tilestitch.passes.plan.gemm.direct import why_not_vectors
 from tilestitch.passes.plan.gemm.gemm import Gemm
 from tilestitch.passes.plan.gemm.gemv import (
     ROWS_AT_A_TIME,
@@ -113,7 +113,7 @@ def _direct(group: AnchoredGroup, schedule: DirectSchedule) -> Iterator[str]:
     """Yield why no threads compute a result of a convolution each."""
     yield from block_size(schedule.threads)
     problem = (
-        "a matmul is not computed directly; it wants tiles" if group.is_matmul else why_not_vectors(group, schedule)
+        "a matmul is not computed directly; it wants tiles" if group.is_matmul else why_not_direct(group, schedule)
     )
     if problem is not None:
         yield problem

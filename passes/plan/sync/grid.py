@@ -7,10 +7,10 @@ from math import ceil, prod
 
 from tilestitch.compiler.ir.indexing import unravel
 from tilestitch.passes.plan.access.row_loops import row_loops
+from tilestitch.passes.plan.access.windows import direct_threads
 from tilestitch.passes.plan.attention.operands import attention_of
 from tilestitch.passes.plan.gemm.anchored import AnchoredGroup
 from tilestitch.passes.plan.gemm.contractions import gemm_of
-from tilestitch.passes.plan.gemm.direct import direct_threads
 from tilestitch.passes.plan.gemm.partition import partitioned
 from tilestitch.passes.plan.gemm.tiles import WgmmaTile
 from tilestitch.passes.plan.roles import legal_roles

@@ -6,13 +6,12 @@ from itertools import chain
 
 from tilestitch.compiler.ir import Node
 from tilestitch.passes.plan import Group, GroupKind
-from tilestitch.passes.plan.access.windows import window_schedules
+from tilestitch.passes.plan.access.windows import direct_schedules, window_schedules
 from tilestitch.passes.plan.attention.check import why_not_attention
 from tilestitch.passes.plan.attention.operands import attention_of
 from tilestitch.passes.plan.gemm.anchored import AnchoredGroup
 from tilestitch.passes.plan.gemm.check import why_not_scheduled
 from tilestitch.passes.plan.gemm.contractions import gemm_of
-from tilestitch.passes.plan.gemm.direct import direct_schedules
 from tilestitch.passes.plan.launches.cuda.group import stitching_of
 from tilestitch.passes.plan.roles import legal_roles
 from tilestitch.passes.plan.schedules import Schedule, WindowSchedule

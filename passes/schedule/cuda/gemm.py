@@ -10,9 +10,9 @@ from tilestitch.compiler.ir.types import storage_bytes
 from tilestitch.cost_model.devices import Device
 from tilestitch.cost_model.protocol import LatencyModel, fastest
 from tilestitch.passes.plan import Group
+from tilestitch.passes.plan.access.windows import direct_schedules, direct_threads
 from tilestitch.passes.plan.gemm.anchored import AnchoredGroup
 from tilestitch.passes.plan.gemm.contractions import gemm_of
-from tilestitch.passes.plan.gemm.direct import direct_schedules, direct_threads
 from tilestitch.passes.plan.gemm.gemm import Gemm
 from tilestitch.passes.plan.gemm.gemv import gemv_tile, has_few_rows, with_large_right
 from tilestitch.passes.plan.gemm.kernels import why_not_mma, why_not_wgmma

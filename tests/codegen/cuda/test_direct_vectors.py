@@ -13,8 +13,8 @@ from tilestitch.codegen.cuda.abi import CudaLaunch
 from tilestitch.codegen.cuda.group import lower_group
 from tilestitch.compiler.ir import Graph
 from tilestitch.compiler.ir.types import TensorType
+from tilestitch.passes.plan.access.windows import direct_schedules, why_not_direct
 from tilestitch.passes.plan.gemm.anchored import AnchoredGroup
-from tilestitch.passes.plan.gemm.direct import direct_schedules, why_not_vectors
 from tilestitch.passes.plan.schedules import DirectSchedule
 from tilestitch.passes.plan.sync.grid import grid_of
 from tilestitch.passes.plan.view import look_up
@@ -90,9 +90,9 @@ def test_images_without_elements_are_zeros() -> None:
 def test_results_that_a_thread_cannot_have(graph: Graph, schedule: DirectSchedule, reason: str) -> None:
     group = one_group(graph)
     view = AnchoredGroup.of(look_up({node.name: node for node in graph.nodes}, group))
-    problem = why_not_vectors(view, schedule)
+    problem = why_not_direct(view, schedule)
     assert problem is not None and reason in problem
-    assert all(why_not_vectors(view, one) is None for one in direct_schedules(view, 32))
+    assert all(why_not_direct(view, one) is None for one in direct_schedules(view, 32))
 
 
 def test_operands_are_read_once_for_all_results_of_a_thread() -> None:

@@ -15,7 +15,7 @@ from tilestitch.codegen.cuda.abi import CudaLaunch
 from tilestitch.codegen.cuda.group import lower_group
 from tilestitch.compiler.ir import Graph
 from tilestitch.compiler.ir.types import TensorType
-from tilestitch.passes.plan.access.windows import why_not_vectors, window_schedules
+from tilestitch.passes.plan.access.windows import why_not_windows, window_schedules
 from tilestitch.passes.plan.schedules import WindowSchedule
 from tilestitch.runtime.emulator import EmulatorOptions, Requests
 
@@ -91,9 +91,9 @@ def test_nothing_but_nan_hides_lowest_elements(dtype: str) -> None:
 )
 def test_windows_that_a_thread_cannot_have(graph: Graph, schedule: WindowSchedule, reason: str) -> None:
     (anchor, *_), inputs = graph.nodes, graph.inputs
-    problem = why_not_vectors(anchor, inputs, schedule)
+    problem = why_not_windows(anchor, inputs, schedule)
     assert problem is not None and reason in problem
-    assert all(why_not_vectors(anchor, inputs, one) is None for one in window_schedules(anchor, inputs, 32))
+    assert all(why_not_windows(anchor, inputs, one) is None for one in window_schedules(anchor, inputs, 32))
 
 
 def test_neighbouring_windows_share_what_is_read() -> None:

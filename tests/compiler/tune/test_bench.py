@@ -10,10 +10,10 @@ from onnx import TensorProto, helper, numpy_helper
 from tests.compiler.tune.subjects import subject
 from tests.models import cnn, transformer
 from tilestitch.compiler.tune.bench import bench_of, values_read
+from tilestitch.compiler.tune.machine import Turn
 from tilestitch.compiler.tune.subject import Subject
 from tilestitch.compiler.tune.tasks import neighbours, tasks_of, with_schedules
 from tilestitch.compiler.tune.tuner import Tried, Trying
-from tilestitch.compiler.tune.turns import Turn
 from tilestitch.cost_model.analytical import ANALYTICAL
 from tilestitch.passes.plan.launches.own import no_kernels
 

@@ -20,9 +20,8 @@ from tilestitch.compiler.cli.main import main
 from tilestitch.compiler.ir import Node
 from tilestitch.compiler.tune import confirm, gpu, tasks
 from tilestitch.compiler.tune.gpu import QUEUED_RUNS, Gpu, Loads, apart
-from tilestitch.compiler.tune.machine import Builds
+from tilestitch.compiler.tune.machine import Builds, Turn
 from tilestitch.compiler.tune.tune import tune_model
-from tilestitch.compiler.tune.turns import Turn
 from tilestitch.passes.plan import Group
 from tilestitch.passes.plan.schedules import ElementwiseSchedule
 from tilestitch.passes.schedule.cuda.alternatives import alternatives
@@ -197,7 +196,7 @@ def test_faults_and_ends_of_a_process_are_errors() -> None:
 
 
 def test_turns_come_one_after_the_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tilestitch.compiler.tune.turns.WAIT_S", 0.01)
+    monkeypatch.setattr("tilestitch.compiler.tune.machine.WAIT_S", 0.01)
     path = tmp_path / "turn"
     path.touch()
     with Turn(path).wanted() as mine:

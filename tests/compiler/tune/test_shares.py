@@ -15,11 +15,10 @@ import pytest
 
 from tilestitch.compiler.errors import TuningError
 from tilestitch.compiler.tune import shares
-from tilestitch.compiler.tune.machine import Share, shares_of
+from tilestitch.compiler.tune.machine import Share, Turn, shares_of
 from tilestitch.compiler.tune.shares import divided, tune_side_by_side
 from tilestitch.compiler.tune.tasks import TuningTask
 from tilestitch.compiler.tune.tuner import Tried, Trying
-from tilestitch.compiler.tune.turns import Turn
 from tilestitch.passes.plan import Group, GroupKind
 
 KERNEL = Group("kernel", GroupKind.INJECTIVE, ("add",), None, ("x",), (), ("add",))

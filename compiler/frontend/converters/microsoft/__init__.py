@@ -6,7 +6,6 @@ from . import (
     activations,
     attention,
     branches,
-    causal_convolution,
     convolution,
     embedding,
     experts,
@@ -16,10 +15,9 @@ from . import (
     low_bit,
     matmul,
     normalization,
+    positions,
     quantization,
     recurrent,
-    relative_positions,
-    rotary,
     texts,
 )
 from .operator import Operator
@@ -34,10 +32,9 @@ FAMILIES: Mapping[str, Mapping[str, Operator]] = {
     "Attention": {
         **attention.OPERATORS,
         **group_query.OPERATORS,
-        **rotary.OPERATORS,
-        **relative_positions.OPERATORS,
+        **positions.OPERATORS,
     },
-    "Linear attention": {**linear_attention.OPERATORS, **causal_convolution.OPERATORS},
+    "Linear attention": linear_attention.OPERATORS,
     "Quantisation": quantization.OPERATORS,
     "Integer matmuls": integer_matmul.OPERATORS,
     "Recurrent layers": recurrent.OPERATORS,

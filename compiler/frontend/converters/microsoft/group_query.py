@@ -27,10 +27,9 @@ from ..common import outputs_named, widened
 from ..indexing import is_donated, stored_rows
 from ..normalization import inverse_deviation
 from ..reductions import softmax
+from .caches import CacheCodes, codes_of, window_of
 from .operator import Operator
-from .quantised_cache import CacheCodes, codes_of
-from .rotary import by_position
-from .windowed_cache import window_of
+from .positions import by_position
 
 
 @dataclass(frozen=True)

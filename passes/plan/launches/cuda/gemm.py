@@ -9,9 +9,9 @@ from tilestitch.compiler.ir import Value
 from tilestitch.compiler.ir.sizes import ceil_div
 from tilestitch.compiler.ir.types import storage_bytes
 from tilestitch.passes.plan.access.packed import packed_layouts
+from tilestitch.passes.plan.access.windows import direct_threads
 from tilestitch.passes.plan.gemm.anchored import AnchoredGroup
 from tilestitch.passes.plan.gemm.contractions import gemm_of
-from tilestitch.passes.plan.gemm.direct import direct_threads
 from tilestitch.passes.plan.gemm.gemm import Gemm, OperandLayout
 from tilestitch.passes.plan.gemm.gemv import WARPS, SmallRows, rows_of
 from tilestitch.passes.plan.gemm.partition import Partition, partitioned
