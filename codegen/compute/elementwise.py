@@ -159,6 +159,22 @@ def _transcendental(name: str) -> Rule:
     return rule
 
 
+def _exp(op: Operation) -> Expr:
+    exponent = op.node.inputs[0].producer
+    if exponent is not None and op.dtype in ("float32", "float64") and _is_below_maximum(exponent):
+        return vecmath.exp_of_negative(op.operands[0], op.bind)
+    return _transcendental("exp")(op)
+
+
+def _is_below_maximum(difference: Node) -> bool:
+    """Return whether a difference is x - max(x), as in a softmax: no positive number."""
+    if difference.op != "sub":
+        return False
+    x, maximum = difference.inputs
+    peak = maximum.producer
+    return peak is not None and peak.op == "reduce_max" and peak.attrs["keepdims"] and peak.inputs[0] is x
+
+
 def _through_float64(function: Callable[[Expr, Bind], Expr]) -> Rule:
     """Return a formula in float64, also for float32 operands."""
 
@@ -197,7 +213,7 @@ def _atanh(x: Expr, bind: Bind) -> Expr:
     return vecmath.copy_sign(bind(result), x)
 
 
-_TRANSCENDENTAL = ("exp", "log", "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh", "erf")
+_TRANSCENDENTAL = ("log", "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh", "erf")
 _POLYNOMIALS_32: Mapping[str, Callable[[Expr, Bind], Expr]] = {
     "exp": vecmath.exp, "log": vecmath.log, "tanh": vecmath.tanh, "erf": vecmath.erf,
     "sin": vecmath.sin, "cos": vecmath.cos, "tan": vecmath.tan, "asin": vecmath.asin, "acos": vecmath.acos,
@@ -460,6 +476,7 @@ RULES: Mapping[str, Rule] = {
     "floor": _jumping_map(T.floor), "ceil": _jumping_map(T.ceil), "trunc": _jumping_map(T.trunc),
     "round": _jumping_map(_libm("roundeven")), "sqrt": _float_map(T.sqrt),
     **{name: _transcendental(name) for name in _TRANSCENDENTAL},
+    "exp": _exp,
     "asinh": _through_float64(_asinh), "acosh": _through_float64(_acosh), "atanh": _through_float64(_atanh),
     "is_nan": _is_nan, "is_inf": _is_inf,
     "logical_not": lambda op: tirx.Not(*op.operands), "bitwise_not": lambda op: T.bitwise_not(*op.operands),

@@ -180,6 +180,37 @@ def test_exponentials_of_a_softmax_are_accurate_or_zero(dtype: str, least: float
     np.testing.assert_array_equal(exponentials(gone), np.where(np.isnan(gone), gone, 0))
 
 
+def less_maximum(x: np.ndarray, of: np.ndarray, axis: int = 1) -> np.ndarray:
+    """e**(x - max(of)), the maximum over an axis."""
+    graph = Graph("softmax")
+    given, other = (graph.add_input(n, TensorType(x.dtype.name, x.shape)) for n in ("x", "of"))
+    maximum = graph.emit("reduce_max", given if of is x else other, axes=(axis,), keepdims=True)
+    graph.outputs = [graph.emit("exp", graph.emit("sub", given, maximum))]
+    return next(iter(run_graph(graph, {"x": x, "of": of}).values()))
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_exponentials_less_their_maximum_vanish_below_the_normal_numbers(axis: int) -> None:
+    x = np.linspace(-300, 300, 37 * 37).reshape(37, 37).astype(np.float32)
+    x[3, 5] = np.nan
+    x[7], x[:, 9] = -np.inf, -np.inf
+    with np.errstate(invalid="ignore"):
+        exact = np.exp((x - x.max(axis, keepdims=True)).astype(np.float64))
+    found = less_maximum(x, x, axis)
+    least = np.finfo(np.float32).tiny
+    assert ulps(found[exact > 1.01 * least], exact[exact > 1.01 * least]).max() <= 2
+    np.testing.assert_array_equal(found[exact < 0.99 * least], 0)
+    np.testing.assert_array_equal(np.isnan(found), np.isnan(exact))
+
+
+def test_exponentials_less_another_maximum_keep_their_range() -> None:
+    x = np.linspace(-150, 150, 37 * 37).reshape(37, 37).T.astype(np.float32)
+    exact = np.exp((x - (x / 2).max(1, keepdims=True)).astype(np.float64))
+    assert (exact > 1).any() and (exact < 1e-40).any()
+    found = less_maximum(x, x / 2)
+    np.testing.assert_allclose(found, exact.astype(np.float32), rtol=1e-6, atol=1e-44)
+
+
 def exponentials(x: np.ndarray) -> np.ndarray:
     """`exp_of_negative` of every element, by a kernel of vectors."""
     lanes = 8
