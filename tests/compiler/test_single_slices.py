@@ -74,6 +74,28 @@ def test_an_element_between_two_sums_of_a_place_is_read_by_kernels() -> None:
             module.run({"x": x, "i": np.array([5])})
 
 
+@pytest.mark.parametrize(
+    "bounds",
+    [
+        "at = Concat<axis = 0>(start, nought)  beyond = Add(at, sizes)  cut = Slice(x, at, beyond, both)",  # JAX's
+        "next = Add(one, i)  end = Unsqueeze(next, axis)  cut = Slice(x, start, end, axis)",  # PyTorch's
+    ],
+)
+def test_an_element_meets_several(bounds: str) -> None:
+    """It is one whatever it meets, not as many."""
+    model = parser.parse_model(
+        f"""<ir_version: 8, opset_import: ["" : 17]> g (float[n, 5] x, int64 i) => (float[n, 5] y)
+        <int64 one = {{1}}, int64[1] axis = {{0}}, int64[1] nought = {{0}}, int64[2] sizes = {{1, 5}},
+         int64[2] both = {{0, 1}}> {{ start = Unsqueeze(i, axis)  {bounds}  y = Add(x, cut) }}"""
+    )
+    artifact = compile_model(model)
+    assert not artifact.explain()["host_steps"]
+    x = np.random.default_rng(0).standard_normal((7, 5)).astype(np.float32)
+    with load(artifact.to_bytes()) as module:
+        for i in (0, 3, 6, -7):
+            np.testing.assert_array_equal(module.run({"x": x, "i": np.array(i)})["y"], x + x[i])
+
+
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("place", [7, 8, 1 << 30, -1])
 def test_a_place_with_no_element(form: str, place: int) -> None:

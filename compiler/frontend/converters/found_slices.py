@@ -121,9 +121,8 @@ def cuts_of(x: Value, starts: Value, ends: Value, axes: Value | None, steps: Val
     if places is None or strides is None or not len(places) == len(strides) == len(firsts):
         return None
     rank = x.type.rank
-    cuts = zip(firsts, lasts, strides, strict=True)
-    ahead = _ahead(ends, starts)
-    return {normalize_axis(p, rank): Cut(*cut, ahead) for p, cut in zip(places, cuts, strict=True)}
+    cuts = [Cut(*cut, _ahead(cut[1], cut[0])) for cut in zip(firsts, lasts, strides, strict=True)]
+    return {normalize_axis(p, rank): cut for p, cut in zip(places, cuts, strict=True)}
 
 
 def sizes_after(cuts: Mapping[int, Cut], x: TensorType) -> tuple[Dim, ...]:
@@ -170,20 +169,21 @@ def _within(b: Builder, at: Value, room: Value) -> Value:
     return b.minimum(b.select(b.less(at, 0), counted, at), room)
 
 
-def _ahead(value: Value, base: Value) -> int | None:
-    """Return by how much a value exceeds another if both are computed from the same one by adding constants."""
-    found: dict[Value, int] = dict(_sums(base))
-    return next((more - found[origin] for origin, more in _sums(value) if origin in found), None)
+def _ahead(entry: Entry, base: Entry) -> int | None:
+    """Return by how much an entry exceeds another if both are computed from the same one by adding constants."""
+    found = dict(_sums(base))
+    return next((more - found[origin] for origin, more in _sums(entry) if origin in found), None)
 
 
-def _sums(value: Value) -> Iterator[tuple[Value, int]]:
-    """Yield the value, and the ones that it is computed from by adding constants, each with the sum of these."""
+def _sums(entry: Entry) -> Iterator[tuple[Entry, int]]:
+    """Yield the entry, and the ones that it is computed from by adding constants, each with the sum of these."""
     added = 0
-    yield value, added
-    while (made := value.producer) is not None and made.op == "add":
-        step = next((v for v in made.inputs if v.data is not None and v.data.size == 1), None)
-        if step is None or step.data is None:
+    yield entry, added
+    while isinstance(entry, Element) and (made := entry.value.producer) is not None and made.op == "add":
+        step = next((v.data for v in made.inputs if v.data is not None), None)
+        rest = next((entries_of(v) for v in made.inputs if v.data is None), None)
+        if step is None or rest is None or {step.size, len(rest)} - {1, entry.value.tensor_type.num_elements}:
             return
-        added += int(step.data.reshape(()))
-        value = next(v for v in made.inputs if v is not step)
-        yield value, added
+        added += int(step.reshape(-1)[entry.place % step.size])
+        entry = rest[entry.place % len(rest)]
+        yield entry, added
