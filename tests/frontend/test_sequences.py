@@ -42,6 +42,35 @@ def test_an_empty_sequence_grows_and_shrinks() -> None:
     check(proto, {"a": A, "b": B})
 
 
+@pytest.mark.parametrize("place", [0, 1, -1, 3])
+@pytest.mark.parametrize("keepdims", [0, 1])
+@pytest.mark.parametrize("axis", [0, 1])
+@pytest.mark.parametrize("rows", [4, "n"])
+def test_rows_taken_from_a_split_are_no_sequence(rows: int | str, axis: int, keepdims: int, place: int) -> None:
+    nodes = [
+        node("SplitToSequence", ["b"], ["s"], axis=axis, keepdims=keepdims),
+        node("SequenceAt", ["s", "i"], ["y"]),
+    ]
+    b = np.arange(20, dtype=np.float32).reshape(4, 5)
+    proto = model(nodes, {"b": tensor(b, shape=(rows, 5)), "i": tensor(np.array(0))}, ["y"])
+    check(proto, {"b": b, "i": np.array(place)})
+    assert not any(n.op.startswith("host.") for n in import_model(proto, ranges={}).graph.nodes)
+
+
+@pytest.mark.parametrize("place", [0, 1, -1])
+@pytest.mark.parametrize("split", [3, 2, [1, 4], [2, 2, 1]], ids=str)
+def test_parts_taken_from_a_split_are_no_sequence(split: int | list[int], place: int) -> None:
+    nodes = [
+        node("SplitToSequence", ["b", "split"], ["s"], axis=-1),
+        node("SequenceAt", ["s", "i"], ["y"]),
+        node("SequenceLength", ["s"], ["n"]),
+    ]
+    b = np.arange(20, dtype=np.float32).reshape(4, 5)
+    constants = {"split": np.array(split), "i": np.array(place)}
+    graph = check(model(nodes, {"b": tensor(b)}, ["y", "n"], constants), {"b": b})
+    assert not any(n.op.startswith("host.") for n in graph.nodes)
+
+
 @pytest.mark.parametrize("new_axis", [0, 1])
 @pytest.mark.parametrize("axis", [0, -1, 1])
 def test_concat_knows_all_but_the_joined_axis(axis: int, new_axis: int) -> None:

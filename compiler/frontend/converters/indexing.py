@@ -107,8 +107,11 @@ def along_axis(b: Builder, vector: Value, axis: int, rank: int) -> Value:
 
 
 def convert_gather(ctx: Context) -> Value:
-    x, indices = ctx.input(0), ctx.input(1)
-    axis = ctx.axis(x, ctx.attr("axis", 0))
+    x = ctx.input(0)
+    return gathered(ctx, x, ctx.input(1), ctx.axis(x, ctx.attr("axis", 0)))
+
+
+def gathered(ctx: Context, x: Value, indices: Value, axis: int) -> Value:
     if isinstance(x.type, TensorType) and indices.data is not None and indices.data.size:
         _claim_to_hold(x.type.shape[axis], int(indices.data.min()), int(indices.data.max()))
     return ctx.gather(x, indices, axis)

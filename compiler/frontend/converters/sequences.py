@@ -10,6 +10,10 @@ from tilestitch.compiler.ir import UNKNOWN, AnyRankTensor, OptionalType, Sequenc
 
 from .growing_sequences import rows_of
 from .host_types import constant_ints, join_all, join_types, operands, present
+from .indexing import gathered
+
+MOST_PARTS = 32
+"""Limit on the parts of a split that are taken one by one."""
 
 
 def _element(ctx: Context, value: Value) -> Type:
@@ -29,10 +33,14 @@ def sequence_empty(ctx: Context) -> Sequence[Value]:
     return ctx.host("SequenceEmpty", (), [SequenceType(AnyRankTensor(ctx.dtype_attr("dtype", "float32")))])
 
 
-def _items(sequence: Value) -> list[Value] | None:
-    """Return the items of a list to which nodes add one after the other; None for any other."""
+def _items(ctx: Context, sequence: Value) -> list[Value] | None:
+    """Return the items of a list to which nodes add one after the other, or of the parts of a split with constant
+    sizes; None for any other.
+    """
     added: list[Value] = []
     node = sequence.producer
+    if node is not None and node.op == "host.SplitToSequence" and len(node.inputs) == 2:
+        return _parts(ctx, *node.inputs, node.attrs.get("axis", 0))
     while node is not None and node.op == "host.SequenceInsert" and len(node.inputs) == 2:
         added.append(node.inputs[1])
         node = node.inputs[0].producer
@@ -41,9 +49,23 @@ def _items(sequence: Value) -> list[Value] | None:
     return [*node.inputs, *reversed(added)]
 
 
+def _parts(ctx: Context, x: Value, split: Value, axis: int) -> list[Value] | None:
+    sizes = constant_ints(split)
+    if not isinstance(x.type, TensorType) or not x.type.is_static or x.dtype == "string" or not sizes:
+        return None
+    axis = ctx.axis(x, axis)
+    whole = ctx.dim(x, axis)
+    if not split.tensor_type.rank and sizes[0] > 0:
+        sizes = tuple(min(sizes[0], whole - start) for start in range(0, whole, sizes[0]))
+    return list(ctx.split(x, axis, sizes)) if sum(sizes) == whole and len(sizes) <= MOST_PARTS else None
+
+
 def sequence_at(ctx: Context) -> Value | Sequence[Value]:
     sequence, position = ctx.input(0), ctx.input(1)
-    items, place = _items(sequence) or (), constant_ints(position)
+    rows = rows_of(ctx, sequence)
+    if rows is not None:
+        return gathered(ctx, rows, position, 0)
+    items, place = _items(ctx, sequence) or (), constant_ints(position)
     if place is not None and -len(items) <= place[0] < len(items):
         return items[place[0]]
     return ctx.host("SequenceAt", (sequence, position), [_element(ctx, sequence)])
@@ -64,7 +86,7 @@ def sequence_erase(ctx: Context) -> Sequence[Value]:
 def sequence_length(ctx: Context) -> Sequence[Value]:
     sequence = ctx.input(0)
     _element(ctx, sequence)
-    items = _items(sequence)
+    items = _items(ctx, sequence)
     if items is not None:
         return [ctx.constant(len(items), "int64")]
     rows = rows_of(ctx, sequence)
@@ -75,7 +97,7 @@ def sequence_length(ctx: Context) -> Sequence[Value]:
 
 def concat_from_sequence(ctx: Context) -> Value | Sequence[Value]:
     sequence, axis = ctx.input(0), ctx.attr("axis")
-    element, rows, items = _element(ctx, sequence), rows_of(ctx, sequence), _items(sequence)
+    element, rows, items = _element(ctx, sequence), rows_of(ctx, sequence), _items(ctx, sequence)
     if rows is not None:
         return _joined(ctx, rows, axis, bool(ctx.attr("new_axis", 0)))
     if items and isinstance(element, TensorType):

@@ -104,18 +104,13 @@ def convert_svm_regressor(ctx: Context) -> Value:
     return transformed(ctx, scores, ctx.attr("post_transform", "NONE"))
 
 
-def squared_distances(ctx: Context, a: Value, b: Value) -> Value:
-    """Return the squared distance of each row of `a` [m, k] to each of `b` [n, k]: [m, n]."""
-    away = ctx.sub(ctx.expand_dims(a, (1,)), b)
-    return ctx.reduce("sum", ctx.mul(away, away), (2,), False)
-
-
 def _kernel(ctx: Context, x: Value, vectors: np.ndarray) -> Value:
     """Return the kernel function of each row of x [rows, features] and each vector: [rows, vectors]."""
     kind = ctx.attr("kernel_type", "LINEAR")
     gamma, shift, degree = ctx.attr("kernel_params", (0.0, 0.0, 3.0))
     if kind == "RBF":
-        return ctx.emit("exp", ctx.mul(squared_distances(ctx, x, ctx.constant(vectors)), -gamma))
+        away = ctx.sub(ctx.expand_dims(x, (1,)), ctx.constant(vectors))
+        return ctx.emit("exp", ctx.mul(ctx.reduce("sum", ctx.mul(away, away), (2,), False), -gamma))
     product = ctx.matmul(x, ctx.constant(vectors), trans_b=True)
     if kind == "LINEAR":
         return product

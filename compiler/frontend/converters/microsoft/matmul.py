@@ -7,7 +7,6 @@ from tilestitch.compiler.ir import Value
 from ...context import Context
 from ..activations import tanh_gelu
 from ..matmul import convert_gemm, matmul_any_rank
-from ..support_vectors import squared_distances
 from .activations import activation
 from .operator import Operator
 
@@ -51,7 +50,9 @@ def gemm_fast_gelu(ctx: Context) -> Value:
 
 
 def distances(ctx: Context) -> Value:
-    far, metric = squared_distances(ctx, ctx.input(0), ctx.input(1)), ctx.attr("metric", "sqeuclidean")
+    a, b, metric = ctx.input(0), ctx.input(1), ctx.attr("metric", "sqeuclidean")
+    of_a, of_b = (ctx.reduce("sum", ctx.mul(x, x), (1,), keep) for x, keep in ((a, True), (b, False)))
+    far = ctx.maximum(ctx.sub(ctx.add(of_a, of_b), ctx.mul(ctx.matmul(a, b, trans_b=True), 2.0)), 0.0)
     if metric not in ("euclidean", "sqeuclidean"):
         raise ctx.fail(f"metric is {metric!r}, neither euclidean nor sqeuclidean; correct the node")
     return far if metric == "sqeuclidean" else ctx.emit("sqrt", far)
