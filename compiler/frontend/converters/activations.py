@@ -64,27 +64,11 @@ def _gated(b: Builder, x: Value, curve: Value) -> Value:
     return b.mul(b.mul(x, 0.5), b.add(curve, 1.0))
 
 
-def convert_relu(ctx: Context) -> Value:
-    return relu(ctx, ctx.input(0))
-
-
-def convert_sigmoid(ctx: Context) -> Value:
-    return ctx.sigmoid(ctx.input(0))
-
-
-def convert_leaky_relu(ctx: Context) -> Value:
-    return leaky_relu(ctx, ctx.input(0), ctx.attr("alpha", 0.01))
-
-
 def convert_prelu(ctx: Context) -> Value:
     x, slope = ctx.input(0), ctx.input(1)
     if ctx.opset < 7 and ctx.rank(slope) == 1 and ctx.rank(x) > 2:
         slope = ctx.reshape(slope, (*ctx.shape(slope), *(1,) * (ctx.rank(x) - 2)))
     return ctx.select(ctx.less(x, 0), ctx.mul(x, slope), x)
-
-
-def convert_elu(ctx: Context) -> Value:
-    return elu(ctx, ctx.input(0), ctx.attr("alpha", 1.0))
 
 
 def convert_celu(ctx: Context) -> Value:
@@ -107,10 +91,6 @@ def convert_gelu(ctx: Context) -> Value:
     return (tanh_gelu if approximate == "tanh" else gelu)(ctx, ctx.input(0))
 
 
-def convert_hard_sigmoid(ctx: Context) -> Value:
-    return hard_sigmoid(ctx, ctx.input(0), ctx.attr("alpha", 0.2), ctx.attr("beta", 0.5))
-
-
 def convert_hard_swish(ctx: Context) -> Value:
     x = ctx.input(0)
     return ctx.mul(x, hard_sigmoid(ctx, x, 1.0 / 6.0, 0.5))
@@ -121,72 +101,68 @@ def convert_mish(ctx: Context) -> Value:
     return ctx.mul(x, ctx.emit("tanh", softplus(ctx, x)))
 
 
-def convert_softplus(ctx: Context) -> Value:
-    return softplus(ctx, ctx.input(0))
-
-
-def convert_softsign(ctx: Context) -> Value:
-    return softsign(ctx, ctx.input(0))
-
-
-def convert_thresholded_relu(ctx: Context) -> Value:
-    return thresholded_relu(ctx, ctx.input(0), ctx.attr("alpha", 1.0))
-
-
 def convert_shrink(ctx: Context) -> Value:
     x, lambd, bias = ctx.input(0), ctx.attr("lambd", 0.5), ctx.attr("bias", 0.0)
     positive = ctx.select(ctx.less(ctx.like(lambd, x), x), ctx.sub(x, bias), 0.0)
     return ctx.select(ctx.less(x, -lambd), ctx.add(x, bias), positive)
 
 
-def convert_swish(ctx: Context) -> Value:
-    return swish(ctx, ctx.input(0), ctx.attr("alpha", 1.0))
-
-
 def convert_swiglu(ctx: Context) -> Value:
     return ctx.mul(swish(ctx, ctx.input(0), ctx.attr("alpha", 1.0)), ctx.input(1))
+
+
+Activation = tuple[Callable[..., Value], tuple[float, ...]]
+"""A function of a builder, a value, and alpha and beta as far as it has them; and ONNX's defaults for these."""
+
+_SIMPLE: Mapping[str, Activation] = {
+    "Relu": (relu, ()),
+    "Sigmoid": (Builder.sigmoid, ()),
+    "LeakyRelu": (leaky_relu, (0.01,)),
+    "Elu": (elu, (1.0,)),
+    "HardSigmoid": (hard_sigmoid, (0.2, 0.5)),
+    "Softplus": (softplus, ()),
+    "Softsign": (softsign, ()),
+    "ThresholdedRelu": (thresholded_relu, (1.0,)),
+}
+_RECURRENT: Mapping[str, Activation] = {
+    **{name.lower(): activation for name, activation in _SIMPLE.items()},
+    "tanh": (lambda b, x: b.emit("tanh", x), ()),
+    "affine": (lambda b, x, alpha, beta: b.add(b.mul(x, alpha), beta), (1.0, 0.0)),
+    "scaledtanh": (scaled_tanh, (1.0, 1.0)),
+}
 
 
 def recurrent_activation(
     b: Builder, name: str, alpha: float | None, beta: float | None
 ) -> Callable[[Value], Value] | None:
     """Return an activation of RNN, LSTM and GRU by its (lower-case) name, with ONNX's defaults for alpha and beta."""
+    if name not in _RECURRENT:
+        return None
+    function, defaults = _RECURRENT[name]
+    given = [default if value is None else value for value, default in zip((alpha, beta), defaults)]
+    return lambda x: function(b, x, *given)
 
-    def given(value: float | None, default: float) -> float:
-        return default if value is None else value
 
-    table: dict[str, Callable[[Value], Value]] = {
-        "relu": lambda x: relu(b, x),
-        "tanh": lambda x: b.emit("tanh", x),
-        "sigmoid": b.sigmoid,
-        "affine": lambda x: b.add(b.mul(x, given(alpha, 1.0)), given(beta, 0.0)),
-        "leakyrelu": lambda x: leaky_relu(b, x, given(alpha, 0.01)),
-        "thresholdedrelu": lambda x: thresholded_relu(b, x, given(alpha, 1.0)),
-        "scaledtanh": lambda x: scaled_tanh(b, x, given(alpha, 1.0), given(beta, 1.0)),
-        "hardsigmoid": lambda x: hard_sigmoid(b, x, given(alpha, 0.2), given(beta, 0.5)),
-        "elu": lambda x: elu(b, x, given(alpha, 1.0)),
-        "softsign": lambda x: softsign(b, x),
-        "softplus": lambda x: softplus(b, x),
-    }
-    return table.get(name)
+def of_first(function: Callable[..., Value], *defaults: float) -> Callable[[Context], Value]:
+    """Return a converter to a function of the first operand and of the attributes alpha and beta, as far as there are
+    defaults for them.
+    """
+
+    def convert(ctx: Context) -> Value:
+        return function(ctx, ctx.input(0), *(ctx.attr(*each) for each in zip(("alpha", "beta"), defaults)))
+
+    return convert
 
 
 CONVERTERS: Mapping[str, Sequence[Versioned]] = {
-    "Relu": [(1, convert_relu)],
-    "Sigmoid": [(1, convert_sigmoid)],
-    "LeakyRelu": [(1, convert_leaky_relu)],
+    **{name: [(1, of_first(function, *defaults))] for name, (function, defaults) in _SIMPLE.items()},
     "PRelu": [(1, convert_prelu)],
-    "Elu": [(1, convert_elu)],
     "Celu": [(12, convert_celu)],
     "Selu": [(1, convert_selu)],
     "Gelu": [(20, convert_gelu)],
-    "HardSigmoid": [(1, convert_hard_sigmoid)],
     "HardSwish": [(14, convert_hard_swish)],
     "Mish": [(18, convert_mish)],
-    "Softplus": [(1, convert_softplus)],
-    "Softsign": [(1, convert_softsign)],
-    "ThresholdedRelu": [(1, convert_thresholded_relu)],
     "Shrink": [(9, convert_shrink)],
-    "Swish": [(24, convert_swish)],
+    "Swish": [(24, of_first(swish, 1.0))],
     "SwiGLU": [(28, convert_swiglu)],
 }

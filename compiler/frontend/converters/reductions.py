@@ -27,20 +27,8 @@ def _reduction(reduction: Reduction, axes_input_since: int = 18) -> Callable[[Co
     return convert
 
 
-def reduce_sum(b: Builder, x: Value, axes: tuple[int, ...], keepdims: bool) -> Value:
-    return b.reduce("sum", x, axes, keepdims)
-
-
-def reduce_max(b: Builder, x: Value, axes: tuple[int, ...], keepdims: bool) -> Value:
-    return b.reduce("max", x, axes, keepdims)
-
-
-def reduce_min(b: Builder, x: Value, axes: tuple[int, ...], keepdims: bool) -> Value:
-    return b.reduce("min", x, axes, keepdims)
-
-
-def reduce_prod(b: Builder, x: Value, axes: tuple[int, ...], keepdims: bool) -> Value:
-    return b.reduce("prod", x, axes, keepdims)
+def _plain(reducer: str) -> Reduction:
+    return lambda b, x, axes, keepdims: b.reduce(reducer, x, axes, keepdims)
 
 
 def reduce_mean(b: Builder, x: Value, axes: tuple[int, ...], keepdims: bool) -> Value:
@@ -105,12 +93,8 @@ def _softmax_axes(ctx: Context) -> tuple[int, ...]:
     return tuple(range(ctx.axis(x, ctx.attr("axis", 1)), ctx.rank(x)))
 
 
-def convert_softmax(ctx: Context) -> Value:
-    return softmax(ctx, ctx.input(0), _softmax_axes(ctx))
-
-
-def convert_log_softmax(ctx: Context) -> Value:
-    return log_softmax(ctx, ctx.input(0), _softmax_axes(ctx))
+def _normalised(function: Callable[[Builder, Value, Sequence[int]], Value]) -> Callable[[Context], Value]:
+    return lambda ctx: function(ctx, ctx.input(0), _softmax_axes(ctx))
 
 
 def convert_hardmax(ctx: Context) -> Value:
@@ -163,18 +147,18 @@ def _cumulative(reducer: str) -> Callable[[Context], Value]:
 
 
 CONVERTERS: Mapping[str, Sequence[Versioned]] = {
-    "ReduceSum": [(1, _reduction(reduce_sum, axes_input_since=13))],
-    "ReduceMax": [(1, _reduction(reduce_max))],
-    "ReduceMin": [(1, _reduction(reduce_min))],
-    "ReduceProd": [(1, _reduction(reduce_prod))],
+    "ReduceSum": [(1, _reduction(_plain("sum"), axes_input_since=13))],
+    "ReduceMax": [(1, _reduction(_plain("max")))],
+    "ReduceMin": [(1, _reduction(_plain("min")))],
+    "ReduceProd": [(1, _reduction(_plain("prod")))],
     "ReduceMean": [(1, _reduction(reduce_mean))],
     "ReduceL1": [(1, _reduction(reduce_l1))],
     "ReduceL2": [(1, _reduction(reduce_l2))],
     "ReduceSumSquare": [(1, _reduction(reduce_sum_square))],
     "ReduceLogSum": [(1, _reduction(reduce_log_sum))],
     "ReduceLogSumExp": [(1, _reduction(reduce_log_sum_exp))],
-    "Softmax": [(1, convert_softmax)],
-    "LogSoftmax": [(1, convert_log_softmax)],
+    "Softmax": [(1, _normalised(softmax))],
+    "LogSoftmax": [(1, _normalised(log_softmax))],
     "Hardmax": [(1, convert_hardmax)],
     "ArgMax": [(1, _arg("arg_max"))],
     "ArgMin": [(1, _arg("arg_min"))],

@@ -6,7 +6,7 @@ from tilestitch.compiler.ir import Value
 
 from ...builder import Builder, dtype_of
 from ...context import Context
-from ..activations import gelu, hard_sigmoid, recurrent_activation, swish, tanh_gelu
+from ..activations import gelu, hard_sigmoid, of_first, recurrent_activation, swish, tanh_gelu
 from ..common import widened
 from ..reductions import softmax
 from .operator import Operator
@@ -36,14 +36,6 @@ def bias_gelu(ctx: Context) -> Value:
 def fast_gelu(ctx: Context) -> Value:
     x, bias = ctx.input(0), ctx.optional(1)
     return tanh_gelu(ctx, x if bias is None else ctx.add(x, bias))
-
-
-def quick_gelu(ctx: Context) -> Value:
-    return swish(ctx, ctx.input(0), ctx.attr("alpha", 1.702))
-
-
-def plain_gelu(ctx: Context) -> Value:
-    return gelu(ctx, ctx.input(0))
 
 
 def bias_add(ctx: Context) -> Value:
@@ -111,8 +103,8 @@ def scaled_silu(ctx: Context) -> Value:
 OPERATORS: Mapping[str, Operator] = {
     "BiasGelu": Operator(bias_gelu, "A B", outputs="C"),
     "FastGelu": Operator(fast_gelu, "X bias?"),
-    "QuickGelu": Operator(quick_gelu, "X", "alpha"),
-    "Gelu": Operator(plain_gelu, "X"),
+    "QuickGelu": Operator(of_first(swish, 1.702), "X", "alpha"),
+    "Gelu": Operator(of_first(gelu), "X"),
     "BiasAdd": Operator(bias_add, "X bias skip"),
     "BiasSplitGelu": Operator(bias_split_gelu, "X bias"),
     "BiasSoftmax": Operator(bias_softmax, "data bias", "axis is_inner_broadcast", "output"),
