@@ -23,8 +23,7 @@ from tests.strategies import graphs
 from tilestitch.compiler.ir import Graph
 from tilestitch.compiler.ir.text import print_graph
 from tilestitch.cost_model.analytical import AnalyticalModel
-from tilestitch.cost_model.cpu import CpuDevice
-from tilestitch.cost_model.devices import find_device
+from tilestitch.cost_model.devices import CpuDevice, find_device
 from tilestitch.cost_model.facts import KernelFacts
 from tilestitch.cost_model.models import RandomModel
 from tilestitch.cost_model.protocol import AnyDevice, LatencyModel, Prediction

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 
 from tilestitch.compiler.ir import Graph, Node, Value
+from tilestitch.compiler.ir.magnitudes import divides_by_one_more_than_exp, divides_by_softmax_sum
 from tilestitch.compiler.ir.text import digest
 from tilestitch.passes.plan import Group, GroupKind
 from tilestitch.passes.plan.attention.mask_band import band_of, same_inside
-from tilestitch.passes.plan.divisors import divides_by_one_more_than_exp, divides_by_softmax_sum
 from tilestitch.passes.plan.index_checks import are_places, index_checks, pending_checks
 
 from .compute.sizes import symbols_among

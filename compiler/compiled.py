@@ -22,7 +22,7 @@ from .prepare import Prepared
 
 if TYPE_CHECKING:
     from tilestitch.codegen.assemble import Assembled
-    from tilestitch.compiler.frontend.mapped_files import MappedFile
+    from tilestitch.compiler.frontend.tensors import MappedFile
 
 EXPLANATION = "explain.json"
 """Artifact member that `tilestitch explain` reads."""

@@ -145,7 +145,7 @@ def compile_model(
     context = _context(options, backend, threads, plugins, given_sync, policies)
     replayed = None if plan is None else load_plans(plan)
     scopes = None if replayed is None else scopes_of(replayed, shape_sets, [*favoured, *regions], len(favoured))
-    from tilestitch.compiler.frontend.mapped_files import noting_mapped_files
+    from tilestitch.compiler.frontend.tensors import noting_mapped_files
 
     with rare_collections(), noting_mapped_files() as mapped, opened(model, example_inputs, external_data) as source:
         job = Job(

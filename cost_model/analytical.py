@@ -8,8 +8,7 @@ Programming Guide. Figures of machines: `devices.json` and `constants.py`, each 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from .cpu import CpuDevice
-from .devices import Device
+from .devices import CpuDevice, Device
 from .facts import KernelFacts
 from .on_cpu import predict_on_cpu
 from .on_gpu import predict_on_gpu

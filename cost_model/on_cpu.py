@@ -9,7 +9,7 @@ from functools import lru_cache
 from math import ceil
 
 from . import constants as c
-from .cpu import CpuDevice
+from .devices import CpuDevice
 from .facts import CONTRACTING, UNITS, Arithmetic, KernelFacts, Launch, Part, Traffic, Unit, merged
 from .protocol import Bound, Prediction
 

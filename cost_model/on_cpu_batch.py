@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from . import constants as c
-from .cpu import CpuDevice
+from .devices import CpuDevice
 from .facts import CONTRACTING, UNITS, Part, Traffic
 from .on_cpu import ITEMSIZE, one_core
 from .protocol import Bound

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol, TypeVar, runtime_checkable
 
-from .cpu import CpuDevice
-from .devices import Device
+from .devices import CpuDevice, Device
 from .facts import Arithmetic, KernelFacts, Launch, Part, Tail, Traffic
 
 __all__ = [

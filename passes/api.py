@@ -6,8 +6,7 @@ is a tutorial, `docs/primitives.md` lists the operators of the graph.
 """
 
 from tilestitch.compiler.ir import Graph, IRError, Kind, Node, TensorType, Value, kind_of
-from tilestitch.cost_model.cpu import CpuDevice
-from tilestitch.cost_model.devices import Device
+from tilestitch.cost_model.devices import CpuDevice, Device
 from tilestitch.cost_model.facts import Arithmetic, KernelFacts, Launch, Part, Tail, Traffic
 from tilestitch.cost_model.protocol import Prediction
 from tilestitch.passes.fusion.rules.builtin import Fuse

@@ -3,7 +3,7 @@
 from tilestitch.compiler.ir import Graph, Node
 from tilestitch.compiler.ir.sizes import at, bounds_of
 from tilestitch.compiler.ir.types import is_static_tensor
-from tilestitch.cost_model.cpu import CpuDevice
+from tilestitch.cost_model.devices import CpuDevice
 from tilestitch.cost_model.records import RecordedModel
 
 from .contract import PassContext

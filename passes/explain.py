@@ -9,8 +9,7 @@ from tilestitch.compiler.ir.blocks import BlockFormat
 from tilestitch.compiler.ir.substitute import data_at, graph_at, sizes_given
 from tilestitch.cost_model.analytical import ANALYTICAL
 from tilestitch.cost_model.counts import bytes_of, footprint_bytes, operations
-from tilestitch.cost_model.cpu import CpuDevice
-from tilestitch.cost_model.devices import Device
+from tilestitch.cost_model.devices import CpuDevice, Device
 from tilestitch.cost_model.facts import KernelFacts
 from tilestitch.cost_model.laws.compute import waves_apart, waves_together
 from tilestitch.cost_model.protocol import AnyDevice, LatencyModel, Prediction

@@ -21,7 +21,7 @@ from tilestitch.codegen.cuda.gemm.contraction import indexed_matmul
 from tilestitch.codegen.cuda.gemm.conv import conv_geometry, indexed_conv
 from tilestitch.codegen.cuda.gemm.indexed import IndexedGemm
 from tilestitch.codegen.cuda.gemm.mma import emit_mma
-from tilestitch.codegen.cuda.gemm.patches import cut_to_patches
+from tilestitch.codegen.cuda.gemm.tma import cut_to_patches
 from tilestitch.codegen.cuda.gemm.wgmma import emit_wgmma
 from tilestitch.codegen.cuda.surroundings import Anchored
 from tilestitch.codegen.cuda.target import CudaTarget, parse_cuda_target

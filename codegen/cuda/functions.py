@@ -13,8 +13,8 @@ from tilestitch.codegen.compute import elementwise, reducers
 from tilestitch.codegen.compute.dtypes import Expr, dtype_of, immediate, round_half
 from tilestitch.codegen.compute.elementwise import Operation, Rule, convert
 from tilestitch.compiler.ir.graph import Value
+from tilestitch.compiler.ir.magnitudes import divides_by_one_more_than_exp, divides_by_softmax_sum
 from tilestitch.compiler.ir.types import dtype_kind, is_float
-from tilestitch.passes.plan.divisors import divides_by_one_more_than_exp, divides_by_softmax_sum
 
 LEAST_DIVISOR = 2.0**-100
 """Least constant divisor, and the inverse of the largest one, for which no intermediate result leaves float32's range

@@ -11,11 +11,10 @@ from tilestitch.codegen.cuda.elementwise.injective import lower_injective, value
 from tilestitch.codegen.cuda.elementwise.transpose import lower_transpose
 from tilestitch.codegen.cuda.opaque.checks import lower_index_checks
 from tilestitch.codegen.cuda.opaque.found import lower_append, lower_compact, lower_tally
-from tilestitch.codegen.cuda.opaque.rank import lower_ranks
 from tilestitch.codegen.cuda.opaque.regions import lower_roi_align
 from tilestitch.codegen.cuda.opaque.scan import lower_cumulative
 from tilestitch.codegen.cuda.opaque.scatter import lower_scatter
-from tilestitch.codegen.cuda.opaque.sort import lower_order_rows, lower_top_k
+from tilestitch.codegen.cuda.opaque.sort import lower_order_rows, lower_ranks, lower_top_k
 from tilestitch.codegen.cuda.opaque.suppress import lower_suppress
 from tilestitch.codegen.cuda.opaque.window import lower_window
 from tilestitch.codegen.cuda.rows.bands import BandRows

@@ -11,17 +11,18 @@ from typing import Any
 from tilestitch.compiler.cli import errors
 from tilestitch.compiler.cli.arguments import add_json
 from tilestitch.compiler.cli.inputs import add_sizes, check_sizes, sizes_of
-from tilestitch.compiler.cli.machine_code import describe_machine_code, machine_code
-from tilestitch.compiler.cli.output import LEFT_OPEN, describe_sizes, give, say, table
-from tilestitch.compiler.cli.paths import existing, writable
-from tilestitch.compiler.cli.regions import (
+from tilestitch.compiler.cli.kernel_details import (
     describe_bodies,
+    describe_machine_code,
     describe_regions,
     kernel_table,
     kernels_in_bodies,
     launches_at,
+    machine_code,
     onnx_nodes,
 )
+from tilestitch.compiler.cli.output import LEFT_OPEN, describe_sizes, give, say, table
+from tilestitch.compiler.cli.paths import existing, writable
 
 SUMMARY = "say which kernels an artifact has, and why"
 MEMBER = "explain.json"

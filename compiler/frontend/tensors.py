@@ -1,7 +1,16 @@
-"""ONNX tensors as arrays. External data is memory-mapped, and only files inside the model's folder are opened."""
+"""ONNX tensors as arrays. External data is memory-mapped, and only files inside the model's folder are opened.
+
+Weights are read from the mapping when an artifact is written. A file that was rewritten in place since then would give
+other weights, or kill the process if it became shorter: so mapped files are noted, and whether they have changed.
+"""
+
+from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -12,8 +21,59 @@ from onnx import SparseTensorProto, TensorProto, numpy_helper
 from tilestitch.compiler.ir.types import storage_bytes, to_numpy_dtype
 
 from .errors import ModelError
-from .mapped_files import note_mapped
 from .onnx_types import dtype_of
+
+
+@dataclass(frozen=True)
+class MappedFile:
+    """A file as it was when it was mapped. `changed_ns`: the status change time of file `inode` of `device`, which
+    programs cannot set back, unlike the time of the last write.
+    """
+
+    path: Path
+    device: int
+    inode: int
+    size_bytes: int
+    changed_ns: int
+
+    @staticmethod
+    def of(path: Path) -> MappedFile:
+        found = path.stat()
+        return MappedFile(path.resolve(), found.st_dev, found.st_ino, found.st_size, found.st_ctime_ns)
+
+    @property
+    def is_changed(self) -> bool:
+        """Whether the file may have been written to; a changed mode or link counts, too. A deleted or replaced file
+        still exists for those that map it; writes after a renaming are not noticed.
+        """
+        try:
+            found = MappedFile.of(self.path)
+        except OSError:
+            return False
+        same_file = (found.device, found.inode) == (self.device, self.inode)
+        return same_file and (found.size_bytes, found.changed_ns) != (self.size_bytes, self.changed_ns)
+
+
+_MAPPED: ContextVar[set[MappedFile] | None] = ContextVar("mapped", default=None)
+
+
+@contextmanager
+def noting_mapped_files() -> Iterator[set[MappedFile]]:
+    """Collect the files that are mapped within the context."""
+    files = set[MappedFile]()
+    token = _MAPPED.set(files)
+    try:
+        yield files
+    finally:
+        _MAPPED.reset(token)
+
+
+def note_mapped(path: Path) -> None:
+    """Record that a tensor is about to be mapped from a file."""
+    files = _MAPPED.get()
+    if files is not None:
+        files.add(MappedFile.of(path))
+
 
 _PACKED_BITS = {"int4": 4, "uint4": 4, "float4_e2m1fn": 4, "int2": 2, "uint2": 2}
 

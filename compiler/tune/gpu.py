@@ -31,7 +31,7 @@ from tilestitch.runtime.cuda.array import DeviceArray
 from tilestitch.runtime.cuda.backend import open_device
 from tilestitch.runtime.cuda.driver import Allocation, CudaError, Device, host_address
 from tilestitch.runtime.cuda.partition import Partition, divisible
-from tilestitch.runtime.cuda.stream_memory import LEGACY_STREAM
+from tilestitch.runtime.cuda.queue import LEGACY_STREAM
 from tilestitch.runtime.device import DeviceName
 from tilestitch.runtime.errors import DeviceError, ExecutionError, InputError
 from tilestitch.runtime.session import LaunchTime, Module

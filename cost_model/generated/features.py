@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tilestitch.cost_model.cpu import CpuDevice
+from tilestitch.cost_model.devices import CpuDevice
 from tilestitch.cost_model.facts import UNITS as ALL_UNITS
 from tilestitch.cost_model.facts import Part
 from tilestitch.cost_model.on_cpu_batch import BOUNDS as LAWS_BOUNDS

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from tilestitch.cost_model.analytical import ANALYTICAL
-from tilestitch.cost_model.cpu import CpuDevice
+from tilestitch.cost_model.devices import CpuDevice
 from tilestitch.cost_model.errors import MeasurementError
 from tilestitch.cost_model.facts import KernelFacts, Launch, Part
 from tilestitch.cost_model.library.trees import Forest, forest_from_json

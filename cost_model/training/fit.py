@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from tilestitch.cost_model.analytical import ANALYTICAL
-from tilestitch.cost_model.cpu import CpuDevice
+from tilestitch.cost_model.devices import CpuDevice
 from tilestitch.cost_model.errors import MeasurementError
 from tilestitch.cost_model.facts import KernelFacts, Part
 from tilestitch.cost_model.generated.features import BODIES, choice_names, described, matrix, seen

@@ -15,7 +15,7 @@ from typing import TypeAlias
 from tilestitch.compiler.ir import Graph, Node
 from tilestitch.compiler.ir.sizes import Size, at, bounds_of, is_open, symbols_of
 from tilestitch.compiler.ir.substitute import data_at, nodes_at
-from tilestitch.cost_model.cpu import CpuDevice
+from tilestitch.cost_model.devices import CpuDevice
 from tilestitch.cost_model.facts import KernelFacts, Part
 from tilestitch.cost_model.on_cpu import one_core
 from tilestitch.cost_model.protocol import AnyDevice, LatencyModel, latency_us

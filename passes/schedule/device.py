@@ -2,8 +2,7 @@
 
 from functools import cache
 
-from tilestitch.cost_model.cpu import CpuDevice
-from tilestitch.cost_model.devices import Device, find_device, representative, share_of, with_limits_of
+from tilestitch.cost_model.devices import CpuDevice, Device, find_device, representative, share_of, with_limits_of
 from tilestitch.cost_model.protocol import AnyDevice
 from tilestitch.passes.plan.cpu.isa import TILE_BYTES_A_CYCLE, Isa
 from tilestitch.passes.plan.target import TargetInfo

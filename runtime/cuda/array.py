@@ -13,7 +13,7 @@ from tilestitch.runtime.errors import InputError
 
 from . import dlpack
 from .driver import Device, host_address
-from .stream_memory import LEGACY_STREAM, StreamMemory
+from .queue import LEGACY_STREAM, StreamMemory
 
 
 class DeviceArray(OnDevice):

@@ -27,9 +27,8 @@ from .driver import Allocation, Device, host_address, load_driver
 from .memory import CudaMemory, aligned
 from .modules import Modules
 from .partition import Lease, Partition
-from .queue import Queue
+from .queue import LEGACY_STREAM, Queue, StreamMemory
 from .rows import CudaCacheMemory, Pitched, copy_pitched
-from .stream_memory import LEGACY_STREAM, StreamMemory
 
 MOST_KEPT = 8
 """Graphs kept for a program with symbols, each for other values of these, to be relaunched when a shape recurs."""

@@ -15,7 +15,7 @@ from tilestitch.runtime.types import with_size
 from . import dlpack
 from .array import DeviceArray
 from .driver import Device, host_address
-from .stream_memory import LEGACY_STREAM
+from .queue import LEGACY_STREAM
 
 
 class Worker(Protocol):

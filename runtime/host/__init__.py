@@ -23,7 +23,6 @@ from . import (
     folding,
     images,
     learning,
-    maps,
     movement,
     ngrams,
     pictures,
@@ -42,7 +41,7 @@ from .common import Attrs, HostFn
 __all__ = ["ALIASING", "NON_DETERMINISTIC", "PREPARE", "TABLE", "HostError", "HostFn"]
 
 _MODULES = (
-    blocks, casting, contraction, elementwise, folding, images, learning, maps, movement, ngrams, pictures,
+    blocks, casting, contraction, elementwise, folding, images, learning, movement, ngrams, pictures,
     random, reductions, regions, scatter, selection, sequences, shaping, signal, strings,
 )  # fmt: skip
 

@@ -10,8 +10,7 @@ from tests.cost_model.kernels import kernels
 from tilestitch.cost_model.analytical import ANALYTICAL
 from tilestitch.cost_model.bounds import launch_bytes, least_us, most_bytes_gained, most_operations_again
 from tilestitch.cost_model.constants import GPU_LAUNCH_US
-from tilestitch.cost_model.cpu import CpuDevice
-from tilestitch.cost_model.devices import devices, find_device
+from tilestitch.cost_model.devices import CpuDevice, devices, find_device
 from tilestitch.cost_model.facts import KernelFacts
 from tilestitch.cost_model.models import RandomModel
 from tilestitch.cost_model.protocol import AnyDevice, latency_us

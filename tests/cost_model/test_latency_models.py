@@ -10,8 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from tests.cost_model.kernels import kernels
 from tilestitch.cost_model.analytical import AnalyticalModel
 from tilestitch.cost_model.constants import GPU_LAUNCH_US, GPU_RATES
-from tilestitch.cost_model.cpu import CpuDevice
-from tilestitch.cost_model.devices import Device, devices, find_device
+from tilestitch.cost_model.devices import CpuDevice, Device, devices, find_device
 from tilestitch.cost_model.facts import Arithmetic, KernelFacts, Launch, Part, Tail, Traffic, kernel_of
 from tilestitch.cost_model.models import RandomModel
 from tilestitch.cost_model.on_gpu import resident_blocks

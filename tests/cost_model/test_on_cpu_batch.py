@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.cost_model.kernels import parts
-from tilestitch.cost_model.cpu import CpuDevice
+from tilestitch.cost_model.devices import CpuDevice
 from tilestitch.cost_model.facts import KernelFacts, Launch, Part
 from tilestitch.cost_model.on_cpu import predict_on_cpu
 from tilestitch.cost_model.on_cpu_batch import BOUNDS, Columns, laws_of

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 
 from tests.cost_model.kernels import kernels
 from tilestitch.cost_model.analytical import AnalyticalModel
-from tilestitch.cost_model.cpu import CpuDevice
+from tilestitch.cost_model.devices import CpuDevice
 from tilestitch.cost_model.errors import MeasurementError
 from tilestitch.cost_model.facts import Arithmetic, Choices, KernelFacts, Part, Traffic, kernel_of
 from tilestitch.cost_model.facts_json import facts_from_json, facts_key, facts_to_json

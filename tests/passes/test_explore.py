@@ -16,7 +16,7 @@ from tilestitch.compiler.ir import Graph, Node
 from tilestitch.compiler.ir.evaluate import evaluate
 from tilestitch.compiler.ir.text import parse_graph
 from tilestitch.cost_model.analytical import AnalyticalModel
-from tilestitch.cost_model.cpu import CpuDevice
+from tilestitch.cost_model.devices import CpuDevice
 from tilestitch.cost_model.facts import KernelFacts
 from tilestitch.cost_model.models import RandomModel
 from tilestitch.cost_model.protocol import AnyDevice, LatencyModel, latency_us

@@ -5,8 +5,8 @@ from tilestitch.codegen.cuda.gemm.gemv import emit_gemv
 from tilestitch.codegen.cuda.gemm.gemv_codes import emit_gemv_of_codes
 from tilestitch.codegen.cuda.gemm.indexed import IndexedGemm
 from tilestitch.codegen.cuda.gemm.mma import emit_mma
-from tilestitch.codegen.cuda.gemm.patches import cut_to_patches
 from tilestitch.codegen.cuda.gemm.simt import emit_simt
+from tilestitch.codegen.cuda.gemm.tma import cut_to_patches
 from tilestitch.codegen.cuda.gemm.wgmma import emit_wgmma
 from tilestitch.codegen.cuda.surroundings import Anchored
 from tilestitch.passes.plan.gemm.gemv import seen_by

@@ -23,9 +23,8 @@ from tilestitch.codegen.cuda.abi import CudaLaunch, Parameter, TensorMapArg, Thr
 from tilestitch.codegen.cuda.before import show, walk
 from tilestitch.codegen.cuda.gemm.indexed import IndexedGemm, Operand
 from tilestitch.codegen.cuda.gemm.partition import locate
-from tilestitch.codegen.cuda.gemm.patches import PatchCopies, patch_copies
-from tilestitch.codegen.cuda.gemm.planes import Copies, copies
 from tilestitch.codegen.cuda.gemm.sm90 import STEP_BYTES, copy, multiply
+from tilestitch.codegen.cuda.gemm.tma import Copies, PatchCopies, copies, patch_copies
 from tilestitch.codegen.cuda.gemm.wgmma_results import CHUNK_BYTES, Results
 from tilestitch.codegen.cuda.pieces import named, registers, repeated, unrolled, when, zero
 from tilestitch.codegen.cuda.positions import below, both

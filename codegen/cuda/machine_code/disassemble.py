@@ -16,8 +16,7 @@ from typing import Any
 from tilestitch.codegen.cuda.toolchain.resources import sections
 from tilestitch.codegen.errors import DisassemblerError
 
-from .flow import MachineCode
-from .instructions import INSTRUCTION_BYTES, Instruction
+from .flow import INSTRUCTION_BYTES, Instruction, MachineCode
 
 PROGRAM = "nvdisasm"
 _TEXT = ".text."

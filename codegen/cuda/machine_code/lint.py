@@ -10,8 +10,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from .flow import Loop, MachineCode
-from .instructions import GLOBAL_LOADS, GLOBAL_STORES, LOCAL, Instruction
+from .flow import GLOBAL_LOADS, GLOBAL_STORES, LOCAL, Instruction, Loop, MachineCode
 from .parameters import accessed
 
 

@@ -8,8 +8,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from .flow import Loop, MachineCode
-from .instructions import MATRIX, Instruction
+from .flow import MATRIX, Instruction, Loop, MachineCode
 from .lint import main_loops
 
 GROUPS: Mapping[str, frozenset[str]] = {

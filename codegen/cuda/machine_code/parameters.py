@@ -9,8 +9,7 @@ way.
 import re
 from collections.abc import Iterator, Mapping
 
-from .flow import MachineCode
-from .instructions import GLOBAL_LOADS, GLOBAL_STORES, Instruction
+from .flow import GLOBAL_LOADS, GLOBAL_STORES, Instruction, MachineCode
 
 Arguments = frozenset[int]
 """Offsets of arguments in constant memory."""

@@ -21,8 +21,6 @@ from tilestitch.passes.plan.gemm.gemv import (
 )
 from tilestitch.passes.plan.gemm.kernels import why_not_mma, why_not_wgmma, why_not_wgmma_tile
 from tilestitch.passes.plan.gemm.partition import cut, partitioned
-from tilestitch.passes.plan.gemm.patches import cut_to_patches
-from tilestitch.passes.plan.gemm.planes import line
 from tilestitch.passes.plan.gemm.rows_after import WARP_ROWS, RowsAfter
 from tilestitch.passes.plan.gemm.tiles import (
     FRAGMENT_COLUMNS,
@@ -34,6 +32,7 @@ from tilestitch.passes.plan.gemm.tiles import (
     SimtTile,
     WgmmaTile,
 )
+from tilestitch.passes.plan.gemm.tma import cut_to_patches, line
 from tilestitch.passes.plan.gemm.units import FEW_ROWS
 from tilestitch.passes.plan.schedule_check import MOST_STATIC_SHARED_BYTES, WARP, block_size, row_reasons
 from tilestitch.passes.plan.schedules import BandSchedule, DirectSchedule, GemmSchedule, OpenGemmSchedule, RowSchedule

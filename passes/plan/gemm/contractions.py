@@ -14,7 +14,7 @@ from tilestitch.passes.plan.access.packed import codes_of, packed_layouts
 from tilestitch.passes.plan.access.strided import Strided, strided
 from tilestitch.passes.plan.gemm.anchored import AnchoredGroup
 from tilestitch.passes.plan.gemm.gemm import Gemm, OperandLayout, Pictures, Plane
-from tilestitch.passes.plan.gemm.planes import matmul_plane, merged, padded
+from tilestitch.passes.plan.gemm.tma import matmul_plane, merged, padded
 from tilestitch.passes.plan.gemm.units import units_of
 
 NARROW = 8

@@ -2,9 +2,8 @@
 
 from tilestitch.compiler.ir.types import SMALL_FLOATS
 from tilestitch.passes.plan.gemm.gemm import Gemm
-from tilestitch.passes.plan.gemm.patches import why_not_patches
-from tilestitch.passes.plan.gemm.planes import refusal
 from tilestitch.passes.plan.gemm.tiles import WgmmaTile
+from tilestitch.passes.plan.gemm.tma import refusal, why_not_patches
 
 MMA_SUMS = {
     ("float16", "float16"): "float32", ("bfloat16", "bfloat16"): "float32", ("float32", "float32"): "float32",

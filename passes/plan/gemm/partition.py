@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 from tilestitch.compiler.ir.sizes import smallest
 from tilestitch.passes.plan.gemm.gemm import Gemm
 from tilestitch.passes.plan.gemm.gemv import seen_by
-from tilestitch.passes.plan.gemm.patches import cut_to_patches
 from tilestitch.passes.plan.gemm.tiles import GemvTile, WgmmaTile
+from tilestitch.passes.plan.gemm.tma import cut_to_patches
 from tilestitch.passes.plan.schedules import GemmSchedule, OpenGemmSchedule
 
 

@@ -17,9 +17,9 @@ from tilestitch.passes.plan.gemm.gemm import Gemm
 from tilestitch.passes.plan.gemm.gemv import gemv_tile, has_few_rows, with_large_right
 from tilestitch.passes.plan.gemm.kernels import why_not_mma, why_not_wgmma
 from tilestitch.passes.plan.gemm.partition import Partition, cut
-from tilestitch.passes.plan.gemm.patches import cut_to_patches
 from tilestitch.passes.plan.gemm.rows_after import RowsAfter
 from tilestitch.passes.plan.gemm.tiles import GemvTile, MmaTile, SimtTile, Tile, WgmmaTile
+from tilestitch.passes.plan.gemm.tma import cut_to_patches
 from tilestitch.passes.plan.schedules import BandSchedule, DirectSchedule, GemmSchedule
 from tilestitch.passes.plan.view import look_up
 

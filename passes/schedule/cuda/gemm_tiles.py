@@ -9,8 +9,8 @@ from tilestitch.cost_model.constants import GPU_RESERVED_SHARED_BYTES
 from tilestitch.cost_model.devices import Device
 from tilestitch.passes.plan.gemm.gemm import Gemm
 from tilestitch.passes.plan.gemm.kernels import AMPERE, why_not_wgmma_tile
-from tilestitch.passes.plan.gemm.planes import line
 from tilestitch.passes.plan.gemm.tiles import MmaTile, SimtTile, Tile, WgmmaTile
+from tilestitch.passes.plan.gemm.tma import line
 
 _SIMT = (
     (SimtTile(128, 128, 8, 8, 8), 0.95),

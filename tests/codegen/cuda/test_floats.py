@@ -15,8 +15,8 @@ from tilestitch.codegen.cuda.toolchain import nvrtc
 from tilestitch.codegen.cuda.toolchain.text import PRELUDE, device_functions
 from tilestitch.compiler import compile_model
 from tilestitch.compiler.ir import Graph, TensorType
+from tilestitch.compiler.ir.magnitudes import divides_by_softmax_sum
 from tilestitch.compiler.ir.types import to_numpy_dtype
-from tilestitch.passes.plan.divisors import divides_by_softmax_sum
 from tilestitch.runtime import load
 from tilestitch.runtime.emulator import EmulatorOptions, Kernels
 

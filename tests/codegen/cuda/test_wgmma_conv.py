@@ -13,7 +13,7 @@ from tests.cost_models import Preferring
 from tilestitch.codegen.cuda.abi import CudaLaunch
 from tilestitch.codegen.cuda.gemm.conv import conv_geometry, indexed_conv
 from tilestitch.codegen.cuda.gemm.indexed import IndexedGemm
-from tilestitch.codegen.cuda.gemm.patches import cut_to_patches
+from tilestitch.codegen.cuda.gemm.tma import cut_to_patches
 from tilestitch.codegen.cuda.gemm.wgmma import emit_wgmma
 from tilestitch.compiler.ir import Graph, TensorType
 from tilestitch.passes.plan.gemm.kernels import why_not_wgmma

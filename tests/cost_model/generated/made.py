@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from random import Random
 
-from tilestitch.cost_model.cpu import CpuDevice
+from tilestitch.cost_model.devices import CpuDevice
 from tilestitch.cost_model.facts import Arithmetic, Choices, KernelFacts, Part, Traffic, kernel_of
 from tilestitch.cost_model.on_cpu import predict_on_cpu
 from tilestitch.cost_model.records import Machine, Record

@@ -15,8 +15,8 @@ from ...context import Context, Converted
 from ...scope import PER_MATRIX
 from ...symbols import is_few
 from ..activations import relu, tanh_gelu
-from ..blocks import DEQUANTISE, Blocks, dequantised
 from ..common import outputs_named, widened
+from ..quantization import DEQUANTISE, Blocks, dequantised
 from ..reductions import softmax
 from .activations import clamped_swiglu, halves
 from .low_bit import checked_bits, encoded, parts_of, spread, unpacked

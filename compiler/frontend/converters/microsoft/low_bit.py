@@ -11,9 +11,9 @@ from tilestitch.runtime.host.blocks import CODES
 
 from ...builder import Builder, dtype_of
 from ...context import Context
-from ..blocks import Blocks, dequantised, in_blocks, integers_in_blocks, unsigned_in_blocks
 from ..common import widened
 from ..matmul import matmul_any_rank
+from ..quantization import Blocks, dequantised, in_blocks, integers_in_blocks, unsigned_in_blocks
 from .operator import Operator
 
 BYTES = 4

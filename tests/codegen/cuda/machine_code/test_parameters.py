@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tilestitch.codegen.cuda.machine_code.flow import MachineCode
-from tilestitch.codegen.cuda.machine_code.instructions import INSTRUCTION_BYTES, Instruction
+from tilestitch.codegen.cuda.machine_code.flow import INSTRUCTION_BYTES, Instruction, MachineCode
 from tilestitch.codegen.cuda.machine_code.parameters import accessed
 
 FIRST, SECOND = 0x160, 0x168

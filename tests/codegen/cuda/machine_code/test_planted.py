@@ -11,8 +11,7 @@ pytest.importorskip("cuda.bindings.nvrtc")
 
 from tilestitch.codegen.cuda.machine_code import disassemble as disassembly
 from tilestitch.codegen.cuda.machine_code.disassemble import disassemble
-from tilestitch.codegen.cuda.machine_code.flow import MachineCode
-from tilestitch.codegen.cuda.machine_code.instructions import Instruction
+from tilestitch.codegen.cuda.machine_code.flow import Instruction, MachineCode
 from tilestitch.codegen.cuda.machine_code.lint import Widths, lint, main_loops, widths
 from tilestitch.codegen.cuda.machine_code.mix import mix_of
 from tilestitch.codegen.cuda.machine_code.parameters import accessed

@@ -1,15 +1,21 @@
-"""Operands that are evenly strided matrices in memory, which the copy engine of Hopper GPUs (TMA) can load.
+"""Operands that the copy engine of Hopper GPUs (TMA) can load: evenly strided matrices in memory, and images.
 
 TMA copies boxes of a tensor of up to five dimensions to shared memory. Either an operand's rows or its k is contiguous
 and the innermost dimension; lines of 64 half floats, 128 bytes, are swizzled as `wgmma` requires. Where a box extends
 beyond the tensor, TMA fills in zeros, which do not change a sum.
+
+The rows of a convolution's tile are a patch of neighbouring output pixels. For one kernel position, its input pixels
+form a box of the images, possibly strided, of which 128 bytes of channels are one copy. Padding lies outside the
+tensor.
 """
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from tilestitch.compiler.ir.types import HALVES, SMALL_FLOATS, storage_bytes
 from tilestitch.passes.plan.access.strided import Strided
-from tilestitch.passes.plan.gemm.gemm import OperandLayout, Plane
+from tilestitch.passes.plan.gemm.gemm import Gemm, OperandLayout, Pictures, Plane
 from tilestitch.passes.plan.gemm.tiles import LINE_BYTES
 
 TMA_DTYPES = {
@@ -24,6 +30,11 @@ MOST_DIMENSIONS = 5
 
 Dimensions = Sequence[tuple[int, int]]
 """Extent and stride of each dimension, outermost first."""
+MOST_SPAN = 256
+"""Most extent of a box, in elements of the tensor."""
+MOST_STRIDE = 8
+MOST_PADDING = 1.5
+"""Most growth of the reduction when every kernel position is padded to begin with a line of its own."""
 
 
 def matmul_plane(memory: Strided, rows: int, last: str, batch: Sequence[int]) -> Plane | None:
@@ -99,3 +110,69 @@ def refusal(operand: OperandLayout) -> str | None:
     if 2 + sum(stride != 0 for _, stride in (*plane.batch, plane.taps)) > MOST_DIMENSIONS:
         return f"{name} has more than {MOST_DIMENSIONS} dimensions"
     return None
+
+
+def why_not_patches(operand: OperandLayout) -> str | None:
+    """Return why TMA cannot load the images of a convolution; None if it can."""
+    pictures, name = operand.pictures, operand.value.name
+    assert pictures is not None
+    if operand.dtype not in TMA_DTYPES:
+        return f"{name} is {operand.dtype}, none of {', '.join(TMA_DTYPES)}"
+    if operand.memory is None:
+        return f"{name} is computed where it is read"
+    *strides, last = operand.memory.strides
+    if last != 1:
+        return f"the channels of {name} do not run along memory"
+    places = [item_bytes(operand.dtype) * count for count in (*strides, operand.memory.offset)]
+    if any(nbytes % ALIGNMENT_BYTES for nbytes in places) or min(strides) <= 0:
+        return f"pixels of {name} do not lie multiples of {ALIGNMENT_BYTES} bytes apart"
+    whole, filled = line(operand.dtype), padded(pictures.channels, operand.dtype)
+    if pictures.channels % whole and pictures.groups > 1:
+        return f"a group has {pictures.channels} channels of {name}, no multiple of {whole}"
+    if pictures.taps > 1 and filled > MOST_PADDING * pictures.channels:
+        return f"{name} has {pictures.channels} channels, which leave much of {filled} empty for every kernel position"
+    if 2 + len(pictures.output) > MOST_DIMENSIONS:
+        return f"{name} has more than {MOST_DIMENSIONS} dimensions"
+    if max(pictures.strides) > MOST_STRIDE:
+        return f"the convolution has strides {pictures.strides}, more than {MOST_STRIDE}"
+    return None
+
+
+def cut_to_patches(gemm: Gemm, rows: int) -> Gemm:
+    """Return the GEMM of a convolution whose rows are tiled into patches of `rows` numbers, some perhaps without a
+    pixel. Other GEMMs are unchanged.
+    """
+    pictures = gemm.a.pictures
+    if pictures is None:
+        return gemm
+    cut = replace(pictures, patch=_best_patch(pictures, rows))
+    m = math.prod(cut.counts) * rows
+    k = pictures.taps * padded(pictures.channels, gemm.a.dtype) if pictures.taps > 1 else gemm.k
+    return replace(gemm, m=m, k=k, a=replace(gemm.a, rows=m, pictures=cut))
+
+
+def _best_patch(pictures: Pictures, rows: int) -> tuple[int, ...]:
+    """Return the patch of `rows` pixels with which the fewest patches cover everything; the widest of these."""
+    strides = (1, *pictures.strides)
+    fitting = [
+        patch
+        for patch in _factors(rows, len(strides))
+        if all(size * stride <= MOST_SPAN for size, stride in zip(patch, strides, strict=True))
+    ]
+
+    def cost(patch: tuple[int, ...]) -> tuple[int, tuple[int, ...]]:
+        count = math.prod(-(-extent // size) for extent, size in zip(pictures.extents, patch, strict=True))
+        return count, tuple(-size for size in reversed(patch))
+
+    return min(fitting, key=cost)
+
+
+def _factors(number: int, count: int) -> Iterator[tuple[int, ...]]:
+    """Yield all factorisations of a number into `count` factors, all but the last of them powers of two."""
+    if count == 1:
+        yield (number,)
+        return
+    first = 1
+    while number % first == 0:
+        yield from ((first, *rest) for rest in _factors(number // first, count - 1))
+        first *= 2
