@@ -279,7 +279,12 @@ def broadcast_shapes(*shapes: Shape) -> Shape:
 def _broadcast_dim(dims: tuple[Dim, ...], shapes: tuple[Shape, ...]) -> Dim:
     most = {d: bounds_of(d)[1] for d in dims if not isinstance(d, str) and d != 1}
     longer = max(most.values(), default=1) > 1
-    known = [d for d, high in most.items() if high != 1 or not longer or not (_may_be_1(d) or _narrowed_to_1(d))]
+    surely = max((bounds_of(d)[0] for d in most), default=1) > 1
+
+    def is_1(size: Size) -> bool:
+        return _may_be_1(size) or _narrowed_to_1(size) or (surely and may_be_equal(size, 1))
+
+    known = [d for d, high in most.items() if high != 1 or not longer or not is_1(d)]
     first = next((d for d in known if not is_open(d)), next(iter(known), None))
     if first is not None:
         if not all(may_be_equal(first, d, joins=True) or _may_be_1(d) for d in known):

@@ -149,3 +149,16 @@ def test_what_a_known_condition_chooses_is_as_large_as_both_together(condition: 
 def test_what_a_condition_chooses_of_the_same_is_as_large_as_the_condition() -> None:
     proto = model("(float[b, 5] x, float[1, 5] z) => (float[n, 5] y) { c = Less(x, x)  y = Where(c, z, z) }")
     check(proto, *({"x": (b, 5), "z": (1, 5)} for b in (0, 1, 3)))
+
+
+@pytest.mark.parametrize(
+    ("bounds", "least"), [("first = {-5}, int64[1] last = {-4}", 5), ("first = {4}, int64[1] last = {5}", 5)]
+)
+def test_one_element_of_an_open_dimension_meets_several(bounds: str, least: int) -> None:
+    proto = model(
+        f"""(float[b, m] x) => (float[b, n] y) <int64[1] {bounds}, int64[1] axis = {{1}}, float[3] c = {{1, 2, 3}}>
+        {{ cut = Slice(x, first, last, axis)  joined = Concat<axis=1>(x, x, x)  y = Mul(cut, joined) }}"""
+    )
+    check(proto, *({"x": (b, m)} for b in (1, 3) for m in (least, 17)))
+    with load(compile_model(proto).to_bytes()) as module, pytest.raises(InputError):
+        module.run({"x": np.zeros((2, least - 1), np.float32)})

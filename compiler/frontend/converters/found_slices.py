@@ -37,7 +37,9 @@ def taken_elements(size: Size, start: Size, end: Size, step: Size) -> tuple[Size
         raise NotStatic(f"the step of the slice is {step}")
     first, last = (0, size) if step > 0 else (-1, size - 1)
     begin, stop = _place(start, size, 0, last), _place(end, size, first, last)
-    return begin, largest(0, ceil_div(stop - begin, step) if step > 0 else ceil_div(begin - stop, -step))
+    count = largest(0, ceil_div(stop - begin, step) if step > 0 else ceil_div(begin - stop, -step))
+    from_one_side = step == 1 and not is_open(start) and not is_open(end) and (start < 0) == (end < 0)
+    return begin, smallest(count, max(0, end - start)) if from_one_side else count
 
 
 def _place(at: Size, size: Size, first: Size, last: Size) -> Size:
