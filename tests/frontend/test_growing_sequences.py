@@ -123,3 +123,48 @@ def test_a_sequence_that_is_not_empty_at_first_stays_one() -> None:
     body = "row = Gather(x, i)  more = SequenceInsert(rows, row)  on = Identity(go)"
     model = parser.parse_model(HEAD + text.format(constants=CONSTANTS, body=body, starts="yes"))
     assert_as_onnx_runtime(model, import_model(model).graph, 5)
+
+
+RECURRENT = """(float[n, 2, 3] x, int64[n] numbers)
+    => (float[a, b] y, float[2, 3] last, float[2, 3] sums) <{constants}> {{
+    count = Size(numbers)  start = ReduceMax<axes=[0], keepdims=0>(x)  empty = SequenceEmpty()  goes = Less(zero, count)
+    {ends}, all, sums = Loop({begins}, empty, start) <body = turns
+        (int64 turn, bool go, float[2, 3] state, {number} seq(float[2, 3]) rows, float[2, 3] before)
+        => (bool on, float[2, 3] next, {following} seq(float[2, 3]) more, float[2, 3] after) {{
+        row = Gather(x, turn)  both = Mul(state, row)  next = Neg(both)  after = Add(before, state)
+        more = SequenceInsert(rows, next)  {again}
+    }}>
+    y = ConcatFromSequence<axis=0>(all)
+}}"""
+
+
+@pytest.mark.parametrize("counts", [False, True])
+def test_states_besides_a_sequence_are_carried(counts: bool) -> None:
+    parts = {
+        "ends": "last, i" if counts else "last",
+        "begins": '"", goes, start, zero' if counts else "count, yes, start",
+        "number": "int64 i," if counts else "",
+        "following": "int64 j," if counts else "",
+        "again": "j = Add(i, one)  on = Less(j, count)" if counts else "on = Identity(go)",
+    }
+    model = parser.parse_model(HEAD + RECURRENT.format(constants=CONSTANTS, **parts))
+    graph = import_model(model, ranges={"n": (1, 99)}).graph
+    assert "host.ConcatFromSequence" not in operators(graph)
+    for n in (1, 2, 7):
+        assert_as_onnx_runtime(model, graph, n)
+
+
+def test_rows_of_an_open_size_give_a_tensor() -> None:
+    model = parser.parse_model(
+        f"""{HEAD}(float[b, 3] x) => (float[a, c] y) <{CONSTANTS}> {{
+        empty = SequenceEmpty()
+        last, all = Loop(three, yes, x, empty) <body = turns
+            (int64 i, bool go, float[b, 3] state, seq(float[b, 3]) rows)
+            => (bool on, float[b, 3] next, seq(float[b, 3]) more) {{
+            next = Tanh(state)  more = SequenceInsert(rows, next)  on = Identity(go)
+        }}>
+        y = ConcatFromSequence<axis=1>(all) }}"""
+    )
+    graph = import_model(model, ranges={"b": (1, 9)}).graph
+    assert "host.ConcatFromSequence" not in operators(graph)
+    assert isinstance(graph.outputs[0].type, TensorType) and graph.outputs[0].type.is_sized

@@ -1,6 +1,6 @@
 """Loops that append a tensor to a sequence in every iteration, converted to scans where all tensors have one shape.
 
-Exporters produce them for sums of embeddings, and for lists that a model fills and then concatenates.
+Exporters produce them for sums of embeddings, recurrences, and lists that a model fills and then concatenates.
 """
 
 from collections.abc import Sequence
@@ -15,6 +15,7 @@ from tilestitch.compiler.ir import UNKNOWN, AnyRankTensor, Graph, Node, Sequence
 from tilestitch.compiler.ir.sizes import Size, bounds_of
 from tilestitch.compiler.ir.symbol_uses import remove_dead
 
+from ..symbols import is_found
 from .host_types import stacked
 
 TURN = TensorType("int64", ())
@@ -32,30 +33,37 @@ class LoopParts:
 
 
 def scanned_sequences(ctx: Context, loop: LoopParts) -> list[Value] | None:
-    """Return the final state of a loop whose state consists of sequences that it appends to, and, if needed, a counter
-    of iterations. None for any other loop; the body is then unchanged.
+    """Return the final state of a loop with sequences that it appends to; its other states are tensors, one of which
+    may count iterations. None for any other loop; the body is then unchanged.
     """
     body, count = loop.body, len(loop.carried)
     state, results = body.inputs[2 : 2 + count], body.outputs[1 : 1 + count]
     sequences = [at for at, value in enumerate(loop.carried) if isinstance(value.type, SequenceType)]
-    numbers = [at for at in range(count) if at not in sequences]
+    others = [at for at in range(count) if at not in sequences]
     rows = [_appended(body, loop.carried[at], state[at], results[at]) for at in sequences]
     known = [row for row in rows if row is not None]
-    if len(body.outputs) != 1 + count or not sequences or len(known) < len(rows) or len(numbers) > 1:
+    if len(body.outputs) != 1 + count or not sequences or len(known) < len(rows):
         return None
-    place = numbers[0] if numbers else None
-    trips = _trips(loop) if place is None else _counted(ctx, loop, place)
+    if not all(isinstance(state[at].type, TensorType) for at in others):
+        return None
+    counts = {at: _counted(ctx, loop, at) for at in others}
+    counter = next((at for at in others if counts[at] is not None), None)
+    trips = _trips(loop) if counter is None else counts[counter]
     if trips is None:
         return None
-    if place is not None:
-        body.replace_uses(state[place], body.inputs[0])
-    body.outputs = [body.constant(np.array(True)), *known]
+    kept = [at for at in others if at != counter]
+    if counter is not None:
+        body.replace_uses(state[counter], body.inputs[0])
+    body.outputs = [body.constant(np.array(True)), *(body.outputs[1 + at] for at in kept), *known]
     remove_dead(body)
-    body.inputs[2 : 2 + count] = []
-    types = [stacked(_size(trips), row.type) for row in known]
-    found = ctx.emit_many("loop", (trips, ctx.none(), *loop.captures), {"body": body, "num_carried": 0}, types)
-    parts = {at: _as_sequence(ctx, rows) for at, rows in zip(sequences, found, strict=True)}
-    return [parts.get(at, trips) for at in range(count)]
+    body.inputs[2 : 2 + count] = [state[at] for at in kept]
+    types = [*(state[at].type for at in kept), *(stacked(_size(trips), row.type) for row in known)]
+    carried = [loop.carried[at] for at in kept]
+    attrs = {"body": body, "num_carried": len(kept)}
+    found = ctx.emit_many("loop", (trips, ctx.none(), *carried, *loop.captures), attrs, types)
+    final = dict(zip(kept, found, strict=False))
+    final |= {at: _as_sequence(ctx, rows) for at, rows in zip(sequences, found[len(kept) :], strict=True)}
+    return [final.get(at, trips) for at in range(count)]
 
 
 def rows_of(b: Builder, sequence: Value) -> Value | None:
@@ -93,7 +101,8 @@ def _appended(body: Graph, first: Value, before: Value, after: Value) -> Value |
     if not isinstance(row.type, TensorType) or not isinstance(sequence, SequenceType):
         return None
     alike = isinstance(sequence.element, TensorType | AnyRankTensor) and sequence.element.dtype == row.dtype
-    return row if row.type.is_static and alike else None
+    alike = alike and row.type.is_sized and not any(map(is_found, row.shape))
+    return row if alike else None
 
 
 # -- how many turns ----------------------------------------------------------------------------------------------------
