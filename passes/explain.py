@@ -27,9 +27,8 @@ from .plan.launches.cuda.group import ticketing_of
 from .plan.schedules import LaunchesSchedule, TicketSchedule, schedule_to_json
 from .plan.target import TargetInfo
 from .schedule.launches import nested_graphs
-from .schedule.makespan import plan_us
+from .schedule.makespan import plan_us, timeline_of
 from .schedule.parallel.arrange import one_at_a_time_bytes
-from .schedule.parallel.timeline import timeline_of
 from .sync.cost import Gain, gains, slots, timeline
 from .sync.joins import joined_of
 from .sync.waves import Span

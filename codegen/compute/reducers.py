@@ -12,8 +12,6 @@ from tilestitch.compiler.ir.types import dtype_kind, is_float
 
 from .dtypes import round_half
 
-ARG_REDUCTIONS = ("arg_max", "arg_min")
-
 
 def accumulator_dtype(dtype: str) -> str:
     """Return the dtype of an accumulator for elements of `dtype`; bytes for bools."""

@@ -3,16 +3,12 @@
 Tickets are numbers of tiles, stage after stage. A block that waits for a tile waits for one that was drawn earlier, by
 a running block: so the launch terminates, however few of its blocks are resident, and in whatever order they start.
 
-The launch's own memory holds the number of drawn tickets, the number of finished runs, and the semaphores. Every block
-draws one ticket beyond the last tile. The one that draws the last of these resets the tickets and counts the run: all
-others have finished their tiles by then. Semaphores keep counting from run to run, and are compared by their difference
-from the start of the run, which is exact also when they wrap.
+The launch's own memory holds the number of drawn tickets, the number of finished runs, and the semaphores (see
+`semaphores`). Every block draws one ticket beyond the last tile. The one that draws the last of these resets the
+tickets and counts the run: all others have finished their tiles by then.
 
 If every block has a queue of its own, its tiles are as far apart as there are blocks, and nothing is drawn. A block may
 then wait for a tile late in another's queue, so all blocks must be resident together.
-
-Before a tile, the threads of its block poll a semaphore each until all posts have arrived: an acquire, followed by a
-barrier of the block. After a tile, a barrier of the block, and one thread's release.
 """
 
 from collections.abc import Callable, Mapping, Sequence

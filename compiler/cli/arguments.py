@@ -13,34 +13,25 @@ def add_json(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 
-def add_threads(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--threads", type=positive, metavar="N", help="threads to run with (default: all physical cores)"
-    )
-
-
-def add_device(parser: argparse.ArgumentParser) -> None:
+def add_loading(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `load_artifact`."""
     parser.add_argument("--device", default="cpu", help="where to run: cpu (default), cuda, cuda:N, emulator")
     parser.add_argument(
         "--multiprocessors", type=positive, metavar="N",
         help="run on so many of a GPU's multiprocessors, rounded up to what it allows (default: all)",
     )  # fmt: skip
-
-
-def add_weights(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--threads", type=positive, metavar="N", help="threads to run with (default: all physical cores)"
+    )
     parser.add_argument(
         "--weights",
         metavar="FILE.safetensors",
         help="the weights of an artifact that was compiled with --strip-weights",
     )
-
-
-def add_sync(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--no-sync",
-        action="store_true",
+        "--no-sync", action="store_true",
         help="let kernels wait for whole kernels, even if the model was compiled with --sync",
-    )
+    )  # fmt: skip
 
 
 def load_artifact(options: argparse.Namespace) -> Any:

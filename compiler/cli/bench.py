@@ -13,15 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tilestitch.compiler.cli import errors, rivals
-from tilestitch.compiler.cli.arguments import (
-    add_device,
-    add_json,
-    add_sync,
-    add_threads,
-    add_weights,
-    load_artifact,
-    positive,
-)
+from tilestitch.compiler.cli.arguments import add_json, add_loading, load_artifact, positive
 from tilestitch.compiler.cli.inputs import add_inputs, input_files, inputs_for
 from tilestitch.compiler.cli.output import Progress, give, say, table
 from tilestitch.compiler.cli.paths import existing, writable
@@ -50,10 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--profile", action="store_true", help="also measure every kernel launch")
     parser.add_argument("--trace", metavar="FILE.json", help="write a profile of one run, for ui.perfetto.dev")
     add_inputs(parser)
-    add_device(parser)
-    add_threads(parser)
-    add_weights(parser)
-    add_sync(parser)
+    add_loading(parser)
     add_json(parser)
 
 

@@ -16,14 +16,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tilestitch.compiler.cli import errors, rivals
-from tilestitch.compiler.cli.arguments import (
-    add_device,
-    add_json,
-    add_sync,
-    add_threads,
-    add_weights,
-    load_artifact,
-)
+from tilestitch.compiler.cli.arguments import add_json, add_loading, load_artifact
 from tilestitch.compiler.cli.explain import read_explain
 from tilestitch.compiler.cli.inputs import add_inputs, inputs_for
 from tilestitch.compiler.cli.output import give, say, table
@@ -49,10 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--bisect", action="store_true", help="if results differ, find the first kernel with a different result"
     )
     add_inputs(parser)
-    add_device(parser)
-    add_threads(parser)
-    add_weights(parser)
-    add_sync(parser)
+    add_loading(parser)
     add_json(parser)
 
 

@@ -10,14 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tilestitch.compiler.cli import errors
-from tilestitch.compiler.cli.arguments import (
-    add_device,
-    add_json,
-    add_sync,
-    add_threads,
-    add_weights,
-    load_artifact,
-)
+from tilestitch.compiler.cli.arguments import add_json, add_loading, load_artifact
 from tilestitch.compiler.cli.inputs import add_inputs, input_files, inputs_for
 from tilestitch.compiler.cli.output import give, say, table
 from tilestitch.compiler.cli.paths import writable
@@ -35,10 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("artifact", metavar="MODEL.tsm", help="the artifact to run")
     add_inputs(parser)
     parser.add_argument("-o", "--output", metavar="OUT.npz", help="write the outputs to this file, by name")
-    add_device(parser)
-    add_threads(parser)
-    add_weights(parser)
-    add_sync(parser)
+    add_loading(parser)
     add_json(parser)
 
 

@@ -4,7 +4,7 @@ Grids are expressions; threads, tiles and shared memory are numbers. Accesses be
 need not fit. Vectors are as wide as sizes certainly allow.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from tilestitch.compiler.ir import Node
@@ -14,7 +14,7 @@ from tilestitch.cost_model.protocol import LatencyModel
 from tilestitch.passes.fusion.stitcher import Stitched
 from tilestitch.passes.plan import Group, WhyNot
 from tilestitch.passes.plan.access.row_loops import row_loops
-from tilestitch.passes.plan.access.windows import why_not_direct, why_not_windows
+from tilestitch.passes.plan.access.windows import ResultSchedule, why_not_direct, why_not_windows
 from tilestitch.passes.plan.attention.operands import attention_of
 from tilestitch.passes.plan.gemm.anchored import AnchoredGroup
 from tilestitch.passes.plan.gemm.contractions import gemm_of
@@ -116,18 +116,20 @@ def _elementwise(schedule: ElementwiseSchedule, before: GroupView, view: GroupVi
 
 
 def _direct(schedule: DirectSchedule, view: GroupView) -> DirectSchedule:
-    """Keep as many of the results of a thread as there certainly are."""
     group = AnchoredGroup.of(view)
-    fewer = (replace(schedule, pixels=schedule.pixels >> halvings) for halvings in range(schedule.pixels.bit_length()))
-    return next((each for each in fewer if why_not_direct(group, each) is None), DirectSchedule(schedule.threads))
+    return _with_certain(schedule, lambda each: why_not_direct(group, each) is None)
 
 
 def _windows(schedule: WindowSchedule, view: GroupView) -> WindowSchedule:
+    anchor = view.anchor
+    assert anchor is not None
+    return _with_certain(schedule, lambda each: why_not_windows(anchor, view.inputs, each) is None)
+
+
+def _with_certain(schedule: ResultSchedule, is_possible: Callable[[ResultSchedule], bool]) -> ResultSchedule:
     """Keep as many of the results of a thread as there certainly are."""
-    assert view.anchor is not None
     fewer = (replace(schedule, pixels=schedule.pixels >> halvings) for halvings in range(schedule.pixels.bit_length()))
-    whole = (each for each in fewer if why_not_windows(view.anchor, view.inputs, each) is None)
-    return next(whole, WindowSchedule(schedule.threads))
+    return next(filter(is_possible, fewer), type(schedule)(schedule.threads))
 
 
 KEPT_BLOCKS = 2

@@ -10,6 +10,8 @@ from .group import GroupKind
 
 MATMULS = ("matmul", "block_matmul")
 """Anchors whose results are rows of the left operand by columns of the right one."""
+ARG_REDUCTIONS = frozenset({"arg_max", "arg_min"})
+"""Reductions whose results are places."""
 MOST_GATES = 8
 """Most gates of a GEMM on GPUs, where a thread holds the sums of all gates of a column."""
 

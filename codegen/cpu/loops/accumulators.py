@@ -14,6 +14,7 @@ from tilestitch.codegen.compute.indexing import Index
 from tilestitch.compiler.ir.graph import Node
 from tilestitch.compiler.ir.sizes import bounds_of
 from tilestitch.passes.plan.cpu.rows import RowLoops
+from tilestitch.passes.plan.parts import ARG_REDUCTIONS
 
 SUM_BLOCK = 8192
 """Long sums are accumulated separately in blocks of this many elements, to limit rounding errors."""
@@ -37,7 +38,7 @@ class Accumulator:
         self.node, self.loops, self.evaluator, self.positions = node, loops, evaluator, positions
         self.dtype = node.inputs[0].dtype
         self.reducer = reducers.reducer_of(node.op)
-        self.is_arg = node.op in reducers.ARG_REDUCTIONS
+        self.is_arg = node.op in ARG_REDUCTIONS
         self.size = loops.block
         self.lanes = loops.lanes
         stored = reducers.accumulator_dtype(self.dtype)

@@ -1,8 +1,5 @@
-"""Convolutions as GEMMs (implicit matrix multiplication), and direct ones where groups are narrow.
-
-Channels last: rows are output pixels, columns are output channels, and k runs over kernel positions, then channels.
-Channels first: rows are output channels, columns are pixels, and k runs over channels, then kernel positions: that is
-the layout of weights, and neighbouring threads store neighbouring pixels.
+"""Convolutions as GEMMs (implicit matrix multiplication; `passes.plan.gemm.contractions` says what are rows, columns
+and k), and direct ones where groups are narrow.
 """
 
 from __future__ import annotations
@@ -15,8 +12,7 @@ from tvm.script.ir_builder import tirx as T
 from tilestitch.codegen.compute.dtypes import Expr
 from tilestitch.codegen.compute.indexing import unravel
 from tilestitch.codegen.cuda.abi import CudaLaunch
-from tilestitch.codegen.cuda.gemm.direct import emit_direct
-from tilestitch.codegen.cuda.gemm.direct_vectors import emit_direct_vectors
+from tilestitch.codegen.cuda.gemm.direct import emit_direct, emit_direct_vectors
 from tilestitch.codegen.cuda.gemm.indexed import IndexedGemm, Operand
 from tilestitch.codegen.cuda.gemm.lower import lower_gemm
 from tilestitch.codegen.cuda.positions import both

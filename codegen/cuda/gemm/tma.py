@@ -1,11 +1,7 @@
 """TMA copies, by the copy engine of Hopper GPUs, of operands that are evenly spaced matrices in memory, and of images.
 
-TMA copies boxes of a tensor of up to five dimensions to shared memory. An operand's contiguous one of rows and k is the
-innermost dimension; lines of 64 half floats, 128 bytes, are swizzled as `wgmma` requires. Where a box extends over an
-edge of the tensor, TMA fills in zeros, which add nothing to a sum.
-
-The rows of a convolution's tile are a patch of neighbouring output pixels (`passes.plan.gemm.tma`). The start of the
-box of their input pixels depends on the kernel position.
+`passes.plan.gemm.tma` says which boxes are copied, and how operands lie. The start of the box of the input pixels of a
+patch depends on the kernel position.
 """
 
 from __future__ import annotations

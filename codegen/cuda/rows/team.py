@@ -13,6 +13,7 @@ from tilestitch.codegen.compute.indexing import Index
 from tilestitch.codegen.cuda import functions
 from tilestitch.codegen.cuda.abi import barrier, shared_buffer
 from tilestitch.compiler.ir.graph import Node
+from tilestitch.passes.plan.parts import ARG_REDUCTIONS
 
 WARP = 32
 FULL_MASK = 0xFFFFFFFF
@@ -48,7 +49,7 @@ Item = tuple[Expr, ...]
 
 def accumulator_dtypes(node: Node, index_dtype: str) -> list[str]:
     """Return the dtypes of the parts of an `Item`."""
-    place = [index_dtype] if node.op in reducers.ARG_REDUCTIONS else []
+    place = [index_dtype] if node.op in ARG_REDUCTIONS else []
     return [reducers.accumulator_dtype(node.inputs[0].dtype), *place]
 
 
@@ -59,7 +60,7 @@ class Accumulator:
         self.node, self.evaluator, self.index_dtype = node, evaluator, index_dtype
         self.dtype = node.inputs[0].dtype
         self.reducer = reducers.reducer_of(node.op)
-        self.finds_place = node.op in reducers.ARG_REDUCTIONS
+        self.finds_place = node.op in ARG_REDUCTIONS
         self.dtypes = accumulator_dtypes(node, index_dtype)
         self.buffers = [T.alloc_buffer((1,), dtype, scope="local") for dtype in self.dtypes]
         for buffer, start in zip(self.buffers, self._start(), strict=True):

@@ -19,7 +19,7 @@ MOST_WEIGHTS = 64
 MOST_PIXELS = 4
 LEAST_VECTOR_BYTES = 4
 
-AnySchedule = TypeVar("AnySchedule", WindowSchedule, DirectSchedule)
+ResultSchedule = TypeVar("ResultSchedule", WindowSchedule, DirectSchedule)
 
 
 def window_extents(anchor: Node, schedule: WindowSchedule) -> tuple[Size, ...]:
@@ -51,8 +51,8 @@ def direct_schedules(group: AnchoredGroup, threads: int) -> Iterator[DirectSched
 
 
 def _schedules(
-    kind: type[AnySchedule], threads: int, is_possible: Callable[[AnySchedule], bool]
-) -> Iterator[AnySchedule]:
+    kind: type[ResultSchedule], threads: int, is_possible: Callable[[ResultSchedule], bool]
+) -> Iterator[ResultSchedule]:
     for lanes in (8, 4, 2):
         for pixels in (MOST_PIXELS, 2, 1):
             schedule = kind(threads, lanes, pixels)

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from tilestitch.passes.plan.access.split_rows import Piece, split_reasons
 from tilestitch.passes.plan.gemm.anchored import AnchoredGroup
 from tilestitch.passes.plan.group import GroupKind
-from tilestitch.passes.plan.parts import Roles
+from tilestitch.passes.plan.parts import ARG_REDUCTIONS, Roles
 from tilestitch.passes.plan.view import GroupView
 
 from .anchors import AnchoredSchedule, plan_of
@@ -15,8 +15,6 @@ from .loops import LoopPlan
 from .opaque import OpaqueSchedule, opaque_plan
 from .rows import RowGroup, RowPlan
 from .schedules import CpuAttentionSchedule, CpuLoopSchedule, CpuRowSchedule, CpuSchedule, CpuSplitRowSchedule
-
-ARG_REDUCTIONS = frozenset({"arg_max", "arg_min"})
 
 
 def cpu_reasons(view: GroupView, kind: GroupKind, roles: Roles, schedule: CpuSchedule) -> Iterator[str]:

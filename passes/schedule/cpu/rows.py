@@ -12,7 +12,7 @@ from tilestitch.passes.plan.access.split_rows import Piece, pieces_of
 from tilestitch.passes.plan.cpu.isa import Isa
 from tilestitch.passes.plan.cpu.rows import RowGroup, RowPlan
 from tilestitch.passes.plan.cpu.schedules import CpuLoopSchedule, CpuRowSchedule, CpuSplitRowSchedule
-from tilestitch.passes.plan.parts import Roles, RowSpace
+from tilestitch.passes.plan.parts import ARG_REDUCTIONS, Roles, RowSpace
 from tilestitch.passes.plan.view import GroupView
 
 from .loops import choose_loops
@@ -22,7 +22,6 @@ MIN_ELEMENTS = 1 << 17
 MIN_PART = 4096
 MAX_PARTS = 64
 MANY_ROWS = 8
-ARG_REDUCTIONS = frozenset({"arg_max", "arg_min"})
 TASK_ELEMENTS = 12288
 CACHE_COST = 4
 """A value that takes this many operations to recompute is kept for later passes."""

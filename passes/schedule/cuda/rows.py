@@ -16,7 +16,7 @@ from tilestitch.compiler.ir import Node, Value
 from tilestitch.passes.plan import GroupKind
 from tilestitch.passes.plan.access.row_loops import REGISTER_ELEMENTS, RowLoops, row_loops
 from tilestitch.passes.plan.access.split_rows import pieces_of
-from tilestitch.passes.plan.parts import Roles, RowSpace
+from tilestitch.passes.plan.parts import ARG_REDUCTIONS, Roles, RowSpace
 from tilestitch.passes.plan.schedules import RowSchedule, SplitRowSchedule
 from tilestitch.passes.plan.view import GroupView
 
@@ -31,7 +31,6 @@ MIN_COLUMN_PART = 256
 LEAST = 1 << 15
 """Elements that one multiprocessor reads in about the time of two grid barriers; fewer are left to one block."""
 MOST_PARTS = 512
-ARG_REDUCTIONS = frozenset({"arg_max", "arg_min"})
 BLOCK = 128
 """Threads of a block with smaller teams."""
 MOST_THREADS = 1024

@@ -22,7 +22,7 @@ from tilestitch.passes.plan.launches.cuda.emitted import (
     shared_array,
 )
 from tilestitch.passes.plan.own_kernels import Temporary
-from tilestitch.passes.plan.parts import Part, Roles
+from tilestitch.passes.plan.parts import ARG_REDUCTIONS, Part, Roles
 from tilestitch.passes.plan.schedules import ElementwiseSchedule, RowSchedule, SplitRowSchedule, TransposeSchedule
 from tilestitch.passes.plan.view import GroupView
 
@@ -79,9 +79,7 @@ def _accumulators(nodes: Sequence[Node], roles: Roles) -> list[list[int]]:
     """Return the bytes of each reduction's accumulators: a result and, for arg reductions, a position."""
     place = storage_bytes(gpu_index_dtype_of(nodes))
     reductions = [n for n, part in roles.parts.items() if part is Part.REDUCTION]
-    return [
-        [accumulator_bytes(n.inputs[0].dtype), *([place] if n.op in ("arg_max", "arg_min") else [])] for n in reductions
-    ]
+    return [[accumulator_bytes(n.inputs[0].dtype), *([place] if n.op in ARG_REDUCTIONS else [])] for n in reductions]
 
 
 def _partials(nodes: Sequence[Node], roles: Roles, count: int) -> list[Temporary]:

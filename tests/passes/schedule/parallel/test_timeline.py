@@ -8,7 +8,7 @@ from tests.passes.schedule.parallel.test_arrange import planned, random_graph
 from tilestitch.compiler.ir.text import parse_graph
 from tilestitch.cost_model.laws.makespan import Work
 from tilestitch.passes import PassContext, TargetInfo, explain_plan, make_plan
-from tilestitch.passes.schedule.parallel.timeline import timeline_of
+from tilestitch.passes.schedule.makespan import timeline_of
 from tilestitch.runtime.trace import timeline_events
 
 FORK = """graph @fork(%x: float32[64,64]) -> (%d) {
