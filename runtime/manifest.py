@@ -93,7 +93,7 @@ class MemberInfo:
     @staticmethod
     def from_json(data: Any, where: str = "member") -> MemberInfo:
         fields = Fields(data, where)
-        member = MemberInfo(fields.integer("size"), _sha256(fields, "sha256"))
+        member = MemberInfo(fields.integer("size"), _sha256(fields))
         fields.done()
         return member
 
@@ -114,7 +114,7 @@ class WeightInfo:
         fields = Fields(data, where)
         weight = WeightInfo(
             fields.one_of("dtype", frozenset(ITEM_BYTES)), fields.integers("shape"),
-            _sha256(fields, "sha256", optional=True),
+            _sha256(fields, optional=True),
         )  # fmt: skip
         fields.done()
         check_sizes(weight.shape, f"{where}.shape")
@@ -189,8 +189,8 @@ class Manifest:
         return manifest
 
 
-def _sha256(fields: Fields, name: str, optional: bool = False) -> str:
-    value = fields.string(name)
+def _sha256(fields: Fields, optional: bool = False) -> str:
+    value = fields.string("sha256")
     if not _SHA256.fullmatch(value) and not (optional and not value):
-        raise ArtifactSchemaError(f"{fields.where}.{name} is no SHA-256 in hexadecimal digits")
+        raise ArtifactSchemaError(f"{fields.where}.sha256 is no SHA-256 in hexadecimal digits")
     return value

@@ -43,14 +43,14 @@ def binary(op: str, *, swapped: bool = False) -> Callable[[Context], Value]:
     return convert
 
 
-def axes_of(ctx: Context, input_index: int, since: int, rank: int) -> tuple[int, ...] | None:
-    """Return the axes from the attribute `axes`, or since opset `since` from an operand; normalised, None if not
-    given.
+def axes_of(ctx: Context, since: int, rank: int) -> tuple[int, ...] | None:
+    """Return the axes from the attribute `axes`, or since opset `since` from the second operand; normalised, None if
+    not given.
     """
     if ctx.opset < since:
         axes = ctx.attr("axes", None)
     else:
-        axes = ctx.optional_ints(input_index)
+        axes = ctx.optional_ints(1)
     return None if axes is None else tuple(normalize_axis(a, rank) for a in axes)
 
 

@@ -18,7 +18,7 @@ Reduction = Callable[[Builder, Value, tuple[int, ...], bool], Value]
 def _reduction(reduction: Reduction, axes_input_since: int = 18) -> Callable[[Context], Value]:
     def convert(ctx: Context) -> Value:
         x = ctx.input(0)
-        axes = axes_of(ctx, 1, axes_input_since, ctx.rank(x))
+        axes = axes_of(ctx, axes_input_since, ctx.rank(x))
         keepdims = bool(ctx.attr("keepdims", 1))
         if not axes:
             axes = () if ctx.attr("noop_with_empty_axes", 0) else tuple(range(ctx.rank(x)))

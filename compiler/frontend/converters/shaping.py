@@ -110,7 +110,7 @@ def convert_transpose(ctx: Context) -> Value:
 
 def convert_squeeze(ctx: Context) -> Value:
     x = ctx.input(0)
-    axes = axes_of(ctx, 1, 13, ctx.rank(x))
+    axes = axes_of(ctx, 13, ctx.rank(x))
     shape = ctx.symbolic_shape(x)
     if axes is None:
         axes = tuple(i for i, d in enumerate(ctx.shape(x)) if may_be_dropped(d))

@@ -37,7 +37,7 @@ def of_tokens(ctx: Context) -> Converted:
     key_heads = _key_heads(ctx, key, depth, kv_heads)
     if key_heads < kv_heads:
         key = _repeated(ctx, key, key_heads, kv_heads)
-    tokens = Tokens(query, key, value, *_gates(ctx, rule, 4, 5))
+    tokens = Tokens(query, key, value, *_gates(ctx, rule))
     if kv_heads > q_heads:
         tokens = replace(tokens, query=_repeated(ctx, query, q_heads, kv_heads))
     heads = Heads(max(q_heads, kv_heads), kv_heads, rule, ctx.attr("scale", 0.0) or 1 / sqrt(max(depth, 1)))
@@ -91,10 +91,10 @@ def _past_state(ctx: Context, count: int) -> Value | None:
     return ctx.squeeze(ctx.slice_axis(past, 0, count - 1, count), (0,)) if past is not None and count else past
 
 
-def _gates(ctx: Context, rule: str, decay: int, rate: int) -> tuple[Value | None, Value | None]:
+def _gates(ctx: Context, rule: str) -> tuple[Value | None, Value | None]:
     """Return the operands for decay and rate that the rule asks for."""
     gates = []
-    for index, name, needed in zip((decay, rate), ("decay", "beta"), RULES[rule], strict=True):
+    for index, name, needed in zip((4, 5), ("decay", "beta"), RULES[rule], strict=True):
         given = ctx.optional(index)
         if needed and given is None:
             raise ctx.fail(f"update_rule {rule!r} needs operand {name!r}; correct the model")
@@ -151,7 +151,7 @@ def gated_delta_net(ctx: Context) -> Converted:
 
     if ctx.attr("qk_l2_norm", 0):
         query, key = _unit(ctx, query), _unit(ctx, key)
-    decay, rate = _gates(ctx, rule, 4, 5)
+    decay, rate = _gates(ctx, rule)
     if decay is not None:
         decay = ctx.reshape(_decay(ctx, decay, len(front), v_heads, depth), (batch, rows, -1))
     if rate is not None:
