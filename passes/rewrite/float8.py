@@ -18,7 +18,7 @@ from tilestitch.passes.contract import PassContext, PassResult
 from .byte_operands import of_columns
 from .driver import computed_like, is_sized, produced_by
 from .integers import by_column, is_depthwise
-from .quantised import Quantised, dequantised
+from .quantised import Quantised, dequantised, replace_contractions
 
 LARGEST = np.float32(57344)
 """The largest finite value of any 8-bit float."""
@@ -33,18 +33,11 @@ class Float8:
     name: ClassVar[str] = "float8"
 
     def run(self, graph: Graph, context: PassContext) -> PassResult:
-        count, reasons = 0, list[str]()
-        for node in [node for node in graph.nodes if node.op in ("matmul", "conv")]:
-            found = _multiplied(graph, node, context)
-            if isinstance(found, Value):
-                graph.replace(node, [found])
-                count += 1
-            elif found is not None:
-                reasons.append(f"{', '.join(node.origins) or node.name} multiplies {node.inputs[0].dtype}: {found}")
-        if count:
+        replaced, reasons = replace_contractions(graph, ("matmul", "conv"), lambda n: _multiplied(graph, n, context))
+        if replaced:
             graph.sort()
-        notes = [f"{count} contractions multiply floats of 8 bits"] if count else []
-        return PassResult(graph, count > 0, (*notes, *reasons))
+        notes = [f"{len(replaced)} contractions multiply floats of 8 bits"] if replaced else []
+        return PassResult(graph, bool(replaced), (*notes, *reasons))
 
 
 def _multiplied(graph: Graph, node: Node, context: PassContext) -> Value | str | None:

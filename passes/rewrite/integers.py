@@ -28,7 +28,7 @@ from .byte_operands import (
 )
 from .channels_last import to_ncx, to_nxc, weight_perm
 from .driver import computed_like, emit_like, is_sized, produced_by, transposed
-from .quantised import BYTES, Quantised, dequantised, integral
+from .quantised import BYTES, Quantised, dequantised, integral, replace_contractions
 
 MOST_REDUCED = (1 << 31) // 255**2
 """Most products of two byte differences whose sum always fits int32."""
@@ -49,20 +49,16 @@ class Integers:
     def run(self, graph: Graph, context: PassContext) -> PassResult:
         if not context.target.multiplies_bytes:
             return PassResult(graph, False)
-        count, counted, reasons = 0, 0, list[str]()
-        for node in [node for node in graph.nodes if node.op in ("matmul", "conv")]:
-            found = _in_integers(graph, node, context.target)
-            if isinstance(found, Value):
-                counted += is_depthwise(node)
-                graph.replace(node, [found])
-                count += 1
-            elif found is not None:
-                reasons.append(f"{', '.join(node.origins) or node.name} multiplies {node.inputs[0].dtype}: {found}")
-        if count:
+        replaced, reasons = replace_contractions(
+            graph, ("matmul", "conv"), lambda node: _in_integers(graph, node, context.target)
+        )
+        if replaced:
             graph.sort()
-        notes = [f"{count - counted} contractions multiply 8-bit integers"] if count > counted else []
+        counted = sum(map(is_depthwise, replaced))
+        others = len(replaced) - counted
+        notes = [f"{others} contractions multiply 8-bit integers"] if others else []
         notes += [f"{counted} depthwise convolutions multiply integers as float32"] if counted else []
-        return PassResult(graph, count > 0, (*notes, *reasons))
+        return PassResult(graph, bool(replaced), (*notes, *reasons))
 
 
 @dataclass(frozen=True)

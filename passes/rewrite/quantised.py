@@ -1,8 +1,8 @@
-"""The decomposition of dequantised values: integers, scale and zero point."""
+"""The decomposition of dequantised values: integers, scale and zero point; and replacing contractions of these."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,6 +16,26 @@ from .driver import computed_like, is_sized, produced_by
 BYTES = ("int8", "uint8")
 MOST_EXACT = 2.0**24
 """The range of integers that float32 represents exactly."""
+
+
+def replace_contractions(
+    graph: Graph, ops: Collection[str], instead: Callable[[Node], Value | str | None], operands: str = ""
+) -> tuple[list[Node], list[str]]:
+    """Replace nodes of these operators by the values that `instead` returns. Returns those nodes, and notes on the
+    others with the reasons that it returns for them, if any.
+
+    operands: what those others multiply; by default the dtype of the left one.
+    """
+    replaced, notes = list[Node](), list[str]()
+    for node in [node for node in graph.nodes if node.op in ops]:
+        found = instead(node)
+        if isinstance(found, Value):
+            graph.replace(node, [found])
+            replaced.append(node)
+        elif found is not None:
+            who = ", ".join(node.origins) or node.name
+            notes.append(f"{who} multiplies {operands or node.inputs[0].dtype}: {found}")
+    return replaced, notes
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from tilestitch.passes.plan.gemm.codes import why_not_codes
 from tilestitch.runtime.host.blocks import scale_values
 
 from .driver import emit_like, is_sized, produced_by
-from .quantised import BYTES, Quantised, dequantised
+from .quantised import BYTES, Quantised, dequantised, replace_contractions
 
 DEQUANTISE = "host.dequantise_blocks"
 
@@ -35,21 +35,14 @@ class WeightOnly:
     name: ClassVar[str] = "weight_only"
 
     def run(self, graph: Graph, context: PassContext) -> PassResult:
-        count, reasons = 0, list[str]()
-        for node in [node for node in graph.nodes if node.op == "matmul"]:
-            found = _kept(graph, node, context)
-            if isinstance(found, Value):
-                graph.replace(node, [found])
-                count += 1
-            elif found is not None:
-                reasons.append(f"{', '.join(node.origins) or node.name} multiplies floats: {found}")
-        if count:
+        kept, reasons = replace_contractions(graph, ("matmul",), lambda node: _kept(graph, node, context), "floats")
+        if kept:
             remove_dead(graph)  # unused transposes of weights that are kept
         folded = _fold(graph)
-        if count or folded:
+        if kept or folded:
             graph.sort()
-        notes = [f"{count} matmuls keep their weights in blocks"] if count else []
-        return PassResult(graph, count + folded > 0, (*notes, *reasons))
+        notes = [f"{len(kept)} matmuls keep their weights in blocks"] if kept else []
+        return PassResult(graph, bool(kept or folded), (*notes, *reasons))
 
 
 def _kept(graph: Graph, node: Node, context: PassContext) -> Value | str | None:
