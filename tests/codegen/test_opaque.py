@@ -47,15 +47,28 @@ def test_top_k(shape: tuple[int, ...], dtype: str, largest: bool, data: st.DataO
     check(graph, {"x": RNG.integers(0, 9, shape).astype(to_numpy_dtype(dtype))})
 
 
-@pytest.mark.parametrize("k", [1, 40, 60, 300])
+FLOATS = ["float32", "float64", "float16", "bfloat16"]
+INTEGERS = [f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)]
+
+
+@pytest.mark.parametrize("k", [1, 16, 17, 60, 900])
 @pytest.mark.parametrize("largest", [True, False])
-def test_top_k_of_long_lines_with_nan_and_ties(k: int, largest: bool) -> None:
-    x = RNG.integers(-50, 50, (3, 300)).astype(np.float32)
-    x[0, ::31] = np.nan
-    x[1, 5] = np.inf
+@pytest.mark.parametrize("dtype", FLOATS + INTEGERS)
+def test_top_k_of_long_lines_with_extremes_and_ties(k: int, largest: bool, dtype: str) -> None:
+    numpy_dtype = to_numpy_dtype(dtype)
+    if dtype in FLOATS:
+        x = RNG.normal(0, 100, (3, 900)).astype(numpy_dtype)
+        x[0, ::31], x[0, 7::31] = np.nan, np.copysign(np.nan, -1)
+        x[1, 5::200], x[1, 11::200] = np.inf, -np.inf
+        x[2, ::2], x[2, 1::4] = 0.0, -0.0
+    else:
+        limits = np.iinfo(numpy_dtype)
+        x = RNG.integers(limits.min, limits.max, (3, 900), numpy_dtype, endpoint=True)
+        x[0, ::31], x[0, 7::31] = limits.min, limits.max
+        x[2] = RNG.integers(0, 5, 900)
     graph = Graph("top_k")
     node = graph.add(
-        "top_k", [graph.add_input("x", TensorType("float32", x.shape))], {"k": k, "axis": 1, "largest": largest}
+        "top_k", [graph.add_input("x", TensorType(dtype, x.shape))], {"k": k, "axis": 1, "largest": largest}
     )
     graph.outputs = list(node.outputs)
     check(graph, {"x": x})

@@ -1,4 +1,4 @@
-"""The templates of top_k, by insertion for small k and otherwise by merge sorts of the candidates, and of order_rows, a
+"""The templates of top_k, by insertion for small k and otherwise by radix sorts of the candidates, and of order_rows, a
 merge sort of row numbers.
 """
 
@@ -18,6 +18,8 @@ from tilestitch.codegen.cpu.contraction.microkernel import scratch_buffer
 from tilestitch.compiler.ir.sizes import Size, is_open, largest
 from tilestitch.compiler.ir.types import compute_dtype, is_float
 from tilestitch.passes.plan.cpu.opaque import OrderPlan, SortPlan
+
+from . import radix
 
 
 @dataclass(frozen=True)
@@ -78,7 +80,9 @@ def counter() -> Any:
 
 
 class _TopK:
-    """One top_k node: keys (in compute dtype) and positions lie in the workspace."""
+    """One top_k node: keys, which are values in compute dtype where these are inserted, and positions lie in the
+    workspace.
+    """
 
     def __init__(self, plan: SortPlan) -> None:
         self.dtype = plan.node.inputs[0].dtype
@@ -103,62 +107,82 @@ class _TopK:
         special = tirx.And(new_nan, tirx.Not(old_nan)) if self.largest else tirx.And(old_nan, tirx.Not(new_nan))
         return tirx.Or(beats, special)
 
+    def may_precede(self, new: Expr, old: Expr) -> Expr:
+        """Return what `before` implies, by one comparison, which is also true where one of both is NaN."""
+        return tirx.Not(new <= old if self.largest else new >= old)
+
     def element(self, line: _Line, i: Expr) -> Expr:
         return named(from_storage(line.source[line.start + i * line.step], self.dtype))
 
     def insert(self, line: _Line, keys: Any, positions: Any) -> None:
         """Keep the k best so far, in order."""
         slot = T.alloc_buffer((1,), "int32", scope="local")
-        with T.serial(0, self.size) as i:
-            value = self.element(line, i)
-            count = T.bind(T.min(i, self.k))
-            last = named(keys[T.max(count - 1, 0)])
-            with T.If(tirx.Or(i < self.k, self.before(value, last))), T.Then():
-                T.buffer_store(slot, T.min(count, self.k - 1), [0])
-                with T.While(tirx.And(slot[0] > 0, self.before(value, keys[T.max(slot[0] - 1, 0)]))):
-                    T.buffer_store(keys, keys[slot[0] - 1], [slot[0]])
-                    T.buffer_store(positions, positions[slot[0] - 1], [slot[0]])
-                    T.buffer_store(slot, slot[0] - 1, [0])
-                T.buffer_store(keys, value, [slot[0]])
-                T.buffer_store(positions, i, [slot[0]])
 
-    def select(self, line: _Line, keys: Any, positions: Any) -> Expr:
-        """Collect candidates for the k best, and sort them whenever the room is full: the k best remain, and from then
-        on only elements that precede the last of them are collected. Returns the offset of the result in the workspace.
+        def put(i: Expr, value: Expr, count: Expr) -> None:
+            T.buffer_store(slot, T.min(count, self.k - 1), [0])
+            with T.While(tirx.And(slot[0] > 0, self.before(value, keys[T.max(slot[0] - 1, 0)]))):
+                T.buffer_store(keys, keys[slot[0] - 1], [slot[0]])
+                T.buffer_store(positions, positions[slot[0] - 1], [slot[0]])
+                T.buffer_store(slot, slot[0] - 1, [0])
+            T.buffer_store(keys, value, [slot[0]])
+            T.buffer_store(positions, T.cast(i, "int32"), [slot[0]])
+
+        first = T.min(self.k, self.size)
+        with T.serial(0, first) as i:
+            put(i, self.element(line, i), T.cast(i, "int32"))
+        with T.serial(first, self.size if isinstance(self.k, int) else tirx.Select(self.k > 0, self.size, 0)) as i:
+            value, last = self.element(line, i), named(keys[self.k - 1])
+            with T.If(self.may_precede(value, last)), T.Then(), T.If(self.before(value, last)), T.Then():
+                put(i, value, self.k)
+
+    def select(self, line: _Line, keys: Any, positions: Any) -> None:
+        """Sort the first elements that the room has place for, and replace the last of the k best by better ones."""
+        with T.serial(0, self.capacity) as i:
+            self.collect(self.element(line, i), i, i, keys, positions)
+        radix.sort(keys, positions, self.capacity, self.capacity, self.dtype)
+        if not (isinstance(self.size, int) and isinstance(self.capacity, int)):
+            with T.If(self.size > self.capacity), T.Then():
+                self.replace(line, keys, positions)
+        elif self.size > self.capacity:
+            self.replace(line, keys, positions)
+
+    def replace(self, line: _Line, keys: Any, positions: Any) -> None:
+        """Collect the other elements that precede the last of the k best, and sort them among these whenever the room
+        is full: the k best remain.
         """
         room = self.capacity
-        count, last = counter(), T.alloc_buffer((1,), self.plan.key_dtype, scope="local")
-        sorted_once = counter()
-        with T.serial(0, self.size) as i:
+        count, last = counter(), T.alloc_buffer((1,), compute_dtype(self.dtype), scope="local")
+
+        def keep() -> None:
+            T.buffer_store(count, T.cast(self.k, "int32"), [0])
+            T.buffer_store(last, self.element(line, positions[T.max(self.k - 1, 0)]), [0])
+
+        keep()
+        with T.serial(room, self.size) as i:
             value = self.element(line, i)
-            with T.If(tirx.Or(tirx.EQ(sorted_once[0], 0), self.before(value, last[0]))), T.Then():
+            with T.If(self.may_precede(value, last[0])), T.Then(), T.If(self.before(value, last[0])), T.Then():
                 with T.If(tirx.EQ(count[0], room)), T.Then():
-                    offset = T.bind(merged(keys, positions, room, room, self.before))
-                    with T.serial(0, self.k) as j:
-                        T.buffer_store(keys, keys[offset + j], [j])
-                        T.buffer_store(positions, positions[offset + j], [j])
-                    T.buffer_store(last, keys[self.k - 1], [0])
-                    T.buffer_store(sorted_once, T.int32(1), [0])
-                    T.buffer_store(count, T.cast(self.k, "int32"), [0])
-                T.buffer_store(keys, value, [count[0]])
-                T.buffer_store(positions, T.cast(i, "int32"), [count[0]])
+                    radix.sort(keys, positions, room, room, self.dtype)
+                    keep()
+                self.collect(value, i, count[0], keys, positions)
                 T.buffer_store(count, count[0] + 1, [0])
-        return merged(keys, positions, T.bind(count[0]), room, self.before)
+        radix.sort(keys, positions, T.bind(count[0]), room, self.dtype)
+
+    def collect(self, value: Expr, i: Expr, at: Expr, keys: Any, positions: Any) -> None:
+        T.buffer_store(keys, radix.code(value, self.dtype, self.plan.key_dtype, self.largest), [at])
+        T.buffer_store(positions, T.cast(i, "int32"), [at])
 
     def line_body(self, buffers: list[Any], number: Expr, keys: Any, positions: Any) -> None:
         source, *results = buffers
         outer, within = number // self.inner, number % self.inner
         line = _Line(source, T.bind(outer * (self.plan.size * self.inner) + within), self.inner)
-        offset: Expr = 0
-        if self.inserts:
-            self.insert(line, keys, positions)
-        else:
-            offset = self.select(line, keys, positions)
+        (self.insert if self.inserts else self.select)(line, keys, positions)
         start = T.bind(outer * (self.plan.k * self.inner) + within)
         values, indices = results
         with T.serial(0, self.k) as i:
-            T.buffer_store(values, to_storage(keys[offset + i], self.dtype), [start + i * self.inner])
-            T.buffer_store(indices, T.cast(positions[offset + i], "int64"), [start + i * self.inner])
+            position = named(positions[i])
+            T.buffer_store(values, to_storage(self.element(line, position), self.dtype), [start + i * self.inner])
+            T.buffer_store(indices, T.cast(position, "int64"), [start + i * self.inner])
 
 
 def lower_top_k(plan: SortPlan) -> KernelLaunch:
@@ -169,7 +193,7 @@ def lower_top_k(plan: SortPlan) -> KernelLaunch:
     at_dtype = index_dtype([node.inputs[0]])
 
     def body(buffers: list[Any], task: Expr, scratch: Expr) -> None:
-        keys = scratch_buffer(scratch, 0, (room,), compute_dtype(top.dtype), "keys")
+        keys = scratch_buffer(scratch, 0, (room,), plan.key_dtype, "keys")
         positions = scratch_buffer(scratch, plan.key_bytes, (room,), "int32", "positions")
         first = T.bind(T.cast(task, at_dtype) * per_task)
         top.begin()

@@ -15,7 +15,7 @@ from tilestitch.codegen.cpu.contraction.microkernel import scratch_buffer
 from tilestitch.codegen.cpu.opaque.sort import counter
 from tilestitch.passes.plan.cpu.opaque import SuppressPlan
 
-from .sort import merged
+from . import radix
 
 
 def lower_suppress(plan: SuppressPlan) -> KernelLaunch:
@@ -40,7 +40,7 @@ class _Suppression:
     def __init__(self, plan: SuppressPlan, buffers: list[Any], scratch: Expr) -> None:
         self.plan = plan
         self.boxes, self.scores, self.most, self.overlap, self.least, self.places, self.counts = buffers
-        self.keys = scratch_buffer(scratch, 0, (plan.room,), "float32", "keys")
+        self.keys = scratch_buffer(scratch, 0, (plan.room,), "uint32", "keys")
         self.positions = scratch_buffer(scratch, plan.key_bytes, (plan.room,), "int32", "positions")
         self.kept = scratch_buffer(scratch, 2 * plan.key_bytes, (plan.boxes, SIDES + 1), "float32", "kept")
 
@@ -50,11 +50,11 @@ class _Suppression:
         start = T.bind(line * integer(plan.boxes, "int64"))
         first = T.bind(line // integer(plan.classes, "int64") * integer(plan.boxes, "int64"))
         candidates = self.candidates(start, count)
-        offset = merged(self.keys, self.positions, candidates, count, lambda new, old: new > old)
+        radix.sort(self.keys, self.positions, candidates, count, "float32")
         limit = T.bind(T.cast(T.min(T.max(self.most[0], T.int64(0)), T.cast(count, "int64")), "int32"))
         at, kept = counter(), counter()
         with T.While(tirx.And(at[0] < candidates, kept[0] < limit)):
-            place = T.bind(self.positions[offset + at[0]])
+            place = T.bind(self.positions[at[0]])
             box = corners(self.boxes, first + T.cast(place, "int64"), self.plan.node.attrs["centers"])
             with T.If(tirx.EQ(self.overlapping(box, kept[0]), 0)), T.Then():
                 for side, value in enumerate(box):
@@ -71,7 +71,7 @@ class _Suppression:
         with T.serial(0, count) as i:
             score = named(self.scores[start + T.cast(i, "int64")])
             with T.If(score > least), T.Then():
-                T.buffer_store(self.keys, score, [found[0]])
+                T.buffer_store(self.keys, radix.code(score, "float32", "uint32", descending=True), [found[0]])
                 T.buffer_store(self.positions, i, [found[0]])
                 T.buffer_store(found, found[0] + 1, [0])
         return T.bind(found[0])

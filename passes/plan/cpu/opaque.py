@@ -68,7 +68,9 @@ class _AlongAxis:
 
 @dataclass(frozen=True)
 class SortPlan(_AlongAxis):
-    """A top_k node and its schedule: the workspace holds keys, in the dtype they are compared in, and positions."""
+    """A top_k node and its schedule: the workspace holds keys and positions. Keys are values that are inserted, or
+    numbers without sign that are sorted.
+    """
 
     schedule: CpuSortSchedule
 
@@ -96,7 +98,8 @@ class SortPlan(_AlongAxis):
 
     @property
     def key_dtype(self) -> str:
-        return compute_dtype(self.node.inputs[0].dtype)
+        dtype = compute_dtype(self.node.inputs[0].dtype)
+        return dtype if self.schedule.inserts else "uint64" if storage_bytes(dtype) == 8 else "uint32"
 
     @property
     def key_bytes(self) -> Size:

@@ -352,6 +352,8 @@ def _image_prologue(view: GroupView, roles: Roles, plan: WindowPlan | ConvPlan, 
 # -- the rest ----------------------------------------------------------------------------------------------------------
 
 
+RADIX_STEPS = 8
+"""Elements that a sort by four bytes counts and moves, for each element."""
 ROW_COMPARED = 4
 """Expected elements that a comparison of two rows examines, at most, before they differ."""
 
@@ -388,8 +390,7 @@ def _comparisons(plan: SortPlan) -> int:
     gathered = 1 + log(max(1.0, plan.size / max(1, plan.k)))
     if plan.schedule.inserts:
         return plan.lines * (plan.size + int(plan.k * gathered * plan.k / 2))
-    sorted_once = plan.capacity * max(1, ceil(log2(max(1, plan.capacity))))
-    return plan.lines * (plan.size + int(gathered * sorted_once))
+    return plan.lines * (plan.size + int(gathered * RADIX_STEPS * plan.capacity))
 
 
 def _scatter(work: Part, plan: ScatterPlan) -> Sequence[Part]:
