@@ -127,7 +127,8 @@ def _combine(state: Fusion, kernels: Kernels, rules: Sequence[FusionRule]) -> li
 
 def attempt(state: Fusion, rule: FusionRule, proposal: Fuse, rules: Sequence[FusionRule]) -> WhyNot | None:
     """Carry out `proposal`, or return why not: forbidden by a rule, illegal, or (unless forced) unprofitable."""
-    clusters = list(dict.fromkeys(state.cluster_of(n) for n in proposal.nodes))
+    # An owner is gone where all readers of its nodes have copies.
+    clusters = [c for c in dict.fromkeys(state.cluster_of(n) for n in proposal.nodes) if state.is_live(c)]
     copies = [n for n in proposal.copies if not any(n in c.members for c in clusters)]
     if len(clusters) < 2 and not copies:
         return None

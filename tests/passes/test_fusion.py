@@ -380,6 +380,22 @@ def test_a_rule_can_force_what_is_legal_even_if_it_does_not_pay() -> None:
     assert len(plan_of(text, rules=[Together(forced=False)]).groups) == 2
 
 
+@pytest.mark.parametrize("names", ["eyz", "yez"])
+def test_a_proposal_may_name_a_node_that_is_only_copied_by_then(names: str) -> None:
+    class Copied(Together):
+        def propose(self, state: Fusion) -> Iterator[Fuse]:
+            of = {n.name: n for n in state.nodes}
+            yield from (Fuse((of[name],), (of["e"],), forced=True) for name in "yz")
+            yield Fuse(tuple(of[name] for name in names), forced=True)
+
+    text = """graph @g(%x: float32[4,4]) -> (%y, %z) {
+      %e = exp(%x) : float32[4,4]
+      %y = mul(%e, %x) : float32[4,4]
+      %z = neg(%e) : float32[4,4]
+    }"""
+    assert kernels(plan_of(text, rules=[Copied()])) == [("injective", ["e", "y", "z"])]
+
+
 def test_a_forced_group_that_is_not_legal_is_refused_with_the_reason() -> None:
     text = """graph @g(%x: float32[4,4]) -> (%y) {
       %m = matmul(%x, %x) : float32[4,4]
