@@ -129,8 +129,11 @@ def _undo(graph: Graph, mark: int) -> None:
 
 def operator_name(node: NodeProto, opset: int | None) -> str:
     """`domain.Op (opset N)`, as error messages name operators."""
-    domain = canonical_domain(node.domain) or "ai.onnx"
-    return f"{domain}.{node.op_type} (opset {'none imported' if opset is None else opset})"
+    domain = canonical_domain(node.domain)
+    version = "none imported" if opset is None else str(opset)
+    later = [since for since, _ in CONVERTERS.get(domain, {}).get(node.op_type, ()) if since > (opset or since)]
+    version += f", defined from {min(later)} on: let the model import that" if later else ""
+    return f"{domain or 'ai.onnx'}.{node.op_type} (opset {version})"
 
 
 def require_supported(model: ModelProto, functions: Mapping[FunctionKey, FunctionProto]) -> None:

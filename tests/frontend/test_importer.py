@@ -210,6 +210,13 @@ def test_all_missing_operators_are_named_at_once() -> None:
     assert "my.domain.Other" in str(raised.value)
 
 
+def test_operators_of_later_operator_sets_are_said_to_be() -> None:
+    nodes = [helper.make_node("CumProd", ["x", "axis"], ["y"])]
+    model = model_of(nodes, [info("x", [2])], [info("y", [2])], {"axis": np.array(0)}, opsets={"": 21})
+    with pytest.raises(UnsupportedOperatorsError, match=r"ai.onnx.CumProd \(opset 21, defined from 26 on"):
+        import_model(model)
+
+
 def test_contradicting_output_declarations() -> None:
     relu = [helper.make_node("Relu", ["x"], ["y"])], [info("x", [2])]
     with pytest.raises(ModelError, match="declared"):
