@@ -323,7 +323,10 @@ def _from_numbers(value: Any, dtype: np.dtype) -> np.ndarray:
     plain = np.asarray(value)
     if plain.size and plain.dtype.kind in _LOSSY.get(dtype.kind, ""):
         raise TypeError(f"it holds numbers of {plain.dtype}")
-    return np.asarray(value, dtype)
+    array = np.asarray(value, dtype)
+    if dtype.kind in "iu" and plain.size and (array != plain).any():  # numpy 1 lets them wrap
+        raise OverflowError(f"it holds numbers that {dtype} has not")
+    return array
 
 
 _LOSSY = {"b": "iufc", "i": "fc", "u": "fc"}
