@@ -58,3 +58,14 @@ def test_indices_that_are_known_to_be_places_are_neither_counted_from_the_end_no
     for graph, places in ((inside, at), (outside, at - 1)):
         (result,) = run_graph(graph, {"x": x}).values()
         np.testing.assert_array_equal(result, x[:, places])
+
+
+def test_rows_that_are_repeated_are_loaded_as_vectors() -> None:
+    graph = Graph("repeated")
+    x = graph.add_input("x", TensorType("float32", (6, 64)))
+    apart = graph.emit("broadcast_to", graph.emit("reshape", x, shape=(6, 1, 64)), shape=(6, 3, 64))
+    graph.outputs = [graph.emit("neg", graph.emit("reshape", apart, shape=(6, 192)))]
+    (source,) = compile_kernels([kernel(graph)], target(), keep_source=True).sources
+    assert "llvm.masked.gather" not in source.texts["ll"]
+    given = RNG.standard_normal((6, 64)).astype(np.float32)
+    np.testing.assert_array_equal(next(iter(run_graph(graph, {"x": given}).values())), -np.tile(given, 3))

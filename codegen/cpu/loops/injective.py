@@ -190,7 +190,11 @@ class _Emitter:
         if is_open(inner):
             self._open_line(outer, start, end)
             return
-        with T.serial(0, (length + lanes - 1) // lanes) as step, self.evaluator.scope():
+        steps = (length + lanes - 1) // lanes
+        with T.serial(0, steps) as step, self.evaluator.scope((step, 0, steps)):
+            if exact and isinstance(start, int):  # a multiple of the lanes, as remainders ask for
+                self._vector(outer, start + step * lanes, lanes)
+                return
             position = T.bind(start + step * lanes if exact else T.min(start + step * lanes, end - lanes))
             self.evaluator.assume(position, low, high - lanes + 1)
             self._vector(outer, position, lanes)
