@@ -6,10 +6,14 @@ import numpy as np
 import pytest
 
 from tests.codegen.kernel_harness import cpu_group, run_graph, target
+from tilestitch.codegen.compute.sizes import kernels_over
 from tilestitch.codegen.cpu.abi import KernelLaunch
 from tilestitch.codegen.cpu.group import lower_group
-from tilestitch.codegen.cpu.toolchain.build import compile_kernels
+from tilestitch.codegen.cpu.opaque.checks import lower_index_checks
+from tilestitch.codegen.cpu.target import parse_target
+from tilestitch.codegen.cpu.toolchain.build import _codegen, compile_kernels, lower
 from tilestitch.compiler.ir.graph import Graph
+from tilestitch.compiler.ir.sizes import Size, Symbol, size_of
 from tilestitch.compiler.ir.types import TensorType
 
 RNG = np.random.default_rng(3)
@@ -69,3 +73,18 @@ def test_rows_that_are_repeated_are_loaded_as_vectors() -> None:
     assert "llvm.masked.gather" not in source.texts["ll"]
     given = RNG.standard_normal((6, 64)).astype(np.float32)
     np.testing.assert_array_equal(next(iter(run_graph(graph, {"x": given}).values())), -np.tile(given, 3))
+
+
+N = Symbol("n", 1)
+
+
+@pytest.mark.parametrize("rows", [ROWS, size_of(N)])
+def test_places_are_checked_as_vectors(rows: Size) -> None:
+    graph = Graph("checked")
+    x = graph.add_input("x", TensorType("float32", (rows, WIDTH)))
+    i = graph.add_input("i", TensorType("int64", (rows, WIDTH)))
+    graph.outputs = [graph.emit("gather_elements", x, i, axis=0)]
+    with kernels_over([N]):
+        (check,) = lower_index_checks(graph.nodes, graph.inputs)
+    cpu = parse_target("cpu:x86-64-v4")
+    assert "vpcmp" in str(_codegen(lower(check.func, "kernel", cpu), cpu).inspect_source("asm"))

@@ -12,6 +12,7 @@ from tilestitch.codegen.compute.indexing import index_dtype, values_between
 from tilestitch.codegen.compute.opaque import fault_message, is_out_of_range
 from tilestitch.codegen.cpu.abi import KernelLaunch, Parameter, StatusArg, buffer_source, kernel_function
 from tilestitch.compiler.ir.graph import Node, Value
+from tilestitch.compiler.ir.sizes import is_open
 from tilestitch.passes.plan.index_checks import TASK_INDICES, IndexCheck, check_tasks, pending_checks, read_for
 
 
@@ -37,7 +38,11 @@ def _launch(node: Node, checks: Sequence[IndexCheck], inputs: Sequence[Value]) -
             end = T.min(first + TASK_INDICES, check.count)
             with T.serial(first, end) as i, evaluator.scope((i, 0, check.count)):
                 wrong = is_out_of_range(check, i, evaluator)
-                T.buffer_store(bad, tirx.Select(wrong, T.int32(1), bad[0]), [0])
+                # LLVM vectorises the select only where both limits are numbers, which it makes one comparison of.
+                if is_open(check.size):
+                    T.buffer_store(bad, T.bitwise_or(bad[0], T.cast(wrong, "int32")), [0])
+                else:
+                    T.buffer_store(bad, tirx.Select(wrong, T.int32(1), bad[0]), [0])
         with T.If(tirx.NE(bad[0], 0)), T.Then():
             T.buffer_store(buffers[-1], T.int32(1), [0])
 
