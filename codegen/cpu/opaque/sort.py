@@ -9,7 +9,7 @@ from typing import Any
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
-from tilestitch.codegen.compute.dtypes import Expr, from_storage, is_nan, named, to_storage
+from tilestitch.codegen.compute.dtypes import Expr, dtype_of, from_storage, is_nan, named, to_storage
 from tilestitch.codegen.compute.indexing import index_dtype
 from tilestitch.codegen.compute.opaque import comes_first
 from tilestitch.codegen.compute.sizes import integer
@@ -112,7 +112,8 @@ class _TopK:
         return tirx.Not(new <= old if self.largest else new >= old)
 
     def element(self, line: _Line, i: Expr) -> Expr:
-        return named(from_storage(line.source[line.start + i * line.step], self.dtype))
+        at = line.start + T.cast(i, dtype_of(line.start)) * line.step
+        return named(from_storage(line.source[at], self.dtype))
 
     def insert(self, line: _Line, keys: Any, positions: Any) -> None:
         """Keep the k best so far, in order."""
@@ -180,9 +181,9 @@ class _TopK:
         start = T.bind(outer * (self.plan.k * self.inner) + within)
         values, indices = results
         with T.serial(0, self.k) as i:
-            position = named(positions[i])
-            T.buffer_store(values, to_storage(self.element(line, position), self.dtype), [start + i * self.inner])
-            T.buffer_store(indices, T.cast(position, "int64"), [start + i * self.inner])
+            position, to = named(positions[i]), start + T.cast(i, dtype_of(start)) * self.inner
+            T.buffer_store(values, to_storage(self.element(line, position), self.dtype), [to])
+            T.buffer_store(indices, T.cast(position, "int64"), [to])
 
 
 def lower_top_k(plan: SortPlan) -> KernelLaunch:
