@@ -99,11 +99,22 @@ def is_rounded(op: Operation) -> bool:
 
 def product(a: Expr, b: Expr) -> Expr:
     """Return the product of two floats, rounded: otherwise LLVM contracts it with a following addition."""
-    return T.call_llvm_pure_intrin(dtype_of(a), "llvm.arithmetic.fence", a * b)
+    return _fenced(a * b)
+
+
+def _fenced(x: Expr) -> Expr:
+    return T.call_llvm_pure_intrin(dtype_of(x), "llvm.arithmetic.fence", x)
 
 
 def _mul(op: Operation) -> Expr:
     return product(*op.operands) if is_rounded(op) else _arithmetic(lambda a, b: a * b)(op)
+
+
+def _sub(op: Operation) -> Expr:
+    x, y = op.operands
+    # A product that is not rounded differs from its maximum, by large numbers where it is large.
+    x = _fenced(x) if is_float(op.dtype) and is_below_maximum(op.node) else x
+    return _arithmetic(lambda a, b: a - b)(Operation(op.node, (x, y), op.bind))
 
 
 # -- one operand -------------------------------------------------------------------------------------------------
@@ -161,12 +172,12 @@ def _transcendental(name: str) -> Rule:
 
 def _exp(op: Operation) -> Expr:
     exponent = op.node.inputs[0].producer
-    if exponent is not None and op.dtype in ("float32", "float64") and _is_below_maximum(exponent):
+    if exponent is not None and op.dtype in ("float32", "float64") and is_below_maximum(exponent):
         return vecmath.exp_of_negative(op.operands[0], op.bind)
     return _transcendental("exp")(op)
 
 
-def _is_below_maximum(difference: Node) -> bool:
+def is_below_maximum(difference: Node) -> bool:
     """Return whether a difference is x - max(x), as in a softmax: no positive number."""
     if difference.op != "sub":
         return False
@@ -481,7 +492,7 @@ RULES: Mapping[str, Rule] = {
     "is_nan": _is_nan, "is_inf": _is_inf,
     "logical_not": lambda op: tirx.Not(*op.operands), "bitwise_not": lambda op: T.bitwise_not(*op.operands),
     "cast": _cast, "bit_cast": _bit_cast, "look_up": _look_up,
-    "add": _arithmetic(lambda a, b: a + b), "sub": _arithmetic(lambda a, b: a - b),
+    "add": _arithmetic(lambda a, b: a + b), "sub": _sub,
     "mul": _mul,
     "div": _div, "mod": _mod, "fmod": _fmod, "pow": _pow,
     "maximum": lambda op: extreme(op.operands[0], op.operands[1], op.dtype, largest=True),

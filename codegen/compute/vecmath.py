@@ -316,8 +316,8 @@ def _sin_cos(x: Expr, bind: Bind) -> tuple[Expr, Expr, Expr]:
     def c(number: float) -> Expr:
         return immediate(number, "float64")
 
-    # Correct where |x| < 2**24. The fence marks where others are first reduced (cpu/toolchain/angles.py).
-    wide = bind(T.call_llvm_pure_intrin("float64", "llvm.arithmetic.fence", T.cast(x, "float64")))
+    # Correct where |x| < 2**24. The call marks where others are first reduced (cpu/toolchain/angles.py).
+    wide = bind(T.call_llvm_pure_intrin("float64", "llvm.canonicalize", T.cast(x, "float64")))
     magic = c(_FLOAT64.round_magic)
     shifted = bind(wide * c(0.6366197723675814) + magic)
     n = bind(shifted - magic)

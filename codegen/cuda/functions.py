@@ -62,6 +62,13 @@ def product(a: Expr, b: Expr) -> Expr:
     return T.call_pure_extern(dtype_of(a), "__dmul_rn" if dtype_of(a) == "float64" else "__fmul_rn", a, b)
 
 
+def _sub(op: Operation) -> Expr:
+    """Return the difference, without contracting a product with the subtraction of its maximum."""
+    if op.compute not in ("float32", "float64") or not elementwise.is_below_maximum(op.node):
+        return elementwise.RULES["sub"](op)
+    return T.call_pure_extern(op.compute, "__dsub_rn" if op.compute == "float64" else "__fsub_rn", *op.operands)
+
+
 def combine(reducer: str, dtype: str, a: Expr, b: Expr) -> Expr:
     """Return `reducers.combine` of scalars, in fewer instructions where there are."""
     if reducer in ("max", "min") and dtype_of(a) == "float32":
@@ -136,6 +143,7 @@ RULES: Mapping[str, Rule] = {
     **{name: _exactly(name) for name in ("floor", "ceil", "trunc")},
     "round": _exactly("rint"),
     "mul": _mul,
+    "sub": _sub,
     "div": _div,
     "maximum": _largest_or_least,
     "minimum": _largest_or_least,

@@ -273,3 +273,15 @@ def test_functions_work_in_the_epilogue_of_a_gemm(op: str, dtype: str) -> None:
     check(
         graph, {"a": rng.integers(-2, 3, (9, 20)).astype(dtype), "b": rng.integers(-2, 3, (20, 33)).astype(dtype) / 8}
     )
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("axis", [0, 1])
+def test_large_products_are_rounded_before_their_maximum_is_subtracted(dtype: str, axis: int) -> None:
+    graph = Graph("scores")
+    a, b = (graph.add_input(name, TensorType(dtype, (33, 64))) for name in "ab")
+    product = graph.emit("mul", a, b)
+    difference = graph.emit("sub", product, graph.emit("reduce_max", product, axes=(axis,), keepdims=True))
+    graph.outputs = [difference, graph.emit("exp", difference)]
+    rng = np.random.default_rng(4)
+    check(graph, {name: (rng.standard_normal((33, 64)) * 1e15).astype(dtype) for name in "ab"})

@@ -23,14 +23,14 @@ _QUARTERS = float.fromhex("0x1.921fb54442d18p-62")
 
 
 def angles(func: Any) -> Any:
-    """Return `func` where `llvm.arithmetic.fence` of a float64, which marks the angles of `vecmath`, keeps its operand
+    """Return `func` where `llvm.canonicalize` of a float64, which marks the angles of `vecmath`, keeps its operand
     x where |x| < LEAST, and is otherwise an angle in [-pi, pi] with the same sine and cosine. x is a float32, or not
     finite.
     """
     texts: dict[str, str] = {}
 
     def brought_near(call: Any) -> Any:
-        if not _is_fence(call) or not str(call.ty.dtype).startswith("float64"):
+        if not _is_angle(call) or not str(call.ty.dtype).startswith("float64"):
             return call
         dtype = str(call.ty.dtype)
         lanes = int(dtype.partition("x")[2] or 1)
@@ -44,7 +44,7 @@ def angles(func: Any) -> Any:
     return func.with_body(body) if texts else func
 
 
-def _is_fence(call: Any) -> bool:
+def _is_angle(call: Any) -> bool:
     if getattr(call.op, "name", "") != "tirx.call_llvm_pure_intrin":
         return False
     return int(getattr(call.args[0], "value", -1)) == _number()
@@ -53,7 +53,7 @@ def _is_fence(call: Any) -> bool:
 @cache
 def _number() -> int:
     """Return LLVM's number of the intrinsic."""
-    return int(target_codegen.llvm_lookup_intrinsic_id("llvm.arithmetic.fence"))
+    return int(target_codegen.llvm_lookup_intrinsic_id("llvm.canonicalize"))
 
 
 def _text(name: str, lanes: int) -> str:

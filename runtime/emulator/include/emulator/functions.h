@@ -92,6 +92,7 @@ inline float __fsub_rn(float x, float y) { return emu_rounded(emu_rounded(x) - e
 inline float __fmul_rn(float x, float y) { return emu_rounded(x * y); }
 inline float __fdiv_rn(float x, float y) { return x / y; }
 inline double __dadd_rn(double x, double y) { return emu_rounded(emu_rounded(x) + emu_rounded(y)); }
+inline double __dsub_rn(double x, double y) { return emu_rounded(emu_rounded(x) - emu_rounded(y)); }
 inline double __dmul_rn(double x, double y) { return emu_rounded(x * y); }
 inline double __fma_rn(double x, double y, double z) { return __builtin_fma(x, y, z); }
 inline float __saturatef(float x) { return x > 0 ? (x < 1 ? x : 1) : 0; }
