@@ -25,7 +25,7 @@ from tilestitch.compiler import compile_model
 from tilestitch.compiler.cli.output import table
 from tilestitch.runtime import load
 
-SIZES = {"b": 4, "n": 128, "m": 96, "h": 56, "w": 60, "t": 300, "k": 50}
+SIZES = {"b": 4, "n": 128, "m": 96, "h": 56, "w": 60, "t": 300, "k": 50, "q": 8400}
 ROWS, IMAGE, SOUND = "float[b,n,64] x", "float[b,32,h,w] x", "float[b,64,t] x"
 TURN_S = 0.004
 """About how long the calls of one turn take."""
@@ -43,7 +43,7 @@ class Case:
 
     def model(self, known: bool) -> onnx.ModelProto:
         inputs = (
-            re.sub(r"\b[bnmhwtk]\b(?=[,\]])", lambda m: str(SIZES[m.group()]), self.inputs) if known else self.inputs
+            re.sub(r"\b[bnmhwtkq]\b(?=[,\]])", lambda m: str(SIZES[m.group()]), self.inputs) if known else self.inputs
         )
         stored = f"<{self.stored}>" if self.stored else ""
         text = f"({inputs}) => ({self.result} y) {stored} {{ {self.nodes} }}"
@@ -102,6 +102,7 @@ def cases() -> Iterator[tuple[str, Case]]:
     yield from _images()
     yield from _moves()
     yield from _products()
+    yield from _detections()
 
 
 def _along(axis: int) -> Iterator[tuple[str, Case]]:
@@ -181,6 +182,15 @@ def _products() -> Iterator[tuple[str, Case]]:
     scale = "float s = {0.02}, uint8 z = {128}"
     yield "QuantizeLinear", Case(ROWS, "y = QuantizeLinear(x, s, z)", scale, result="uint8")
     yield "DequantizeLinear", Case("uint8[b,n,64] x", "y = DequantizeLinear(x, s, z)", scale)
+
+
+def _detections() -> Iterator[tuple[str, Case]]:
+    for most in (50, 300, 3000):
+        yield f"TopK {most} of 8400", Case("float[1,q] x", "y, j = TopK(x, k)", f"int64[1] k = {{{most}}}")
+    nodes = "y = NonMaxSuppression(x, z, n, o, l)"
+    stored = "int64[1] n = {100}, float[1] o = {0.5}, float[1] l = {1}"
+    yield "NonMaxSuppression", Case("float[1,q,4] x, float[1,1,q] z", nodes, stored, result="int64")
+    yield "Softmax of scores far apart", Case(ROWS, "s = Mul(x, f) y = Softmax(s)", "float f = {30}")
 
 
 def feeds_of(session: Any) -> dict[str, np.ndarray]:
