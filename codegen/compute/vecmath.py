@@ -144,7 +144,21 @@ def copy_sign(magnitude: Expr, sign: Expr) -> Expr:
 
 def exp(x: Expr, bind: Bind) -> Expr:
     """Return e**x for float32 and float64."""
-    return _exp_sum(x, None, bind)
+    fmt = _format(x)
+    low, high = (immediate(limit, fmt.name) for limit in fmt.exp_range)
+    # Comparisons with NaN are false, so NaN passes through both selects.
+    vanishes = bind(x < low)
+    x = bind(tirx.Select(vanishes, low, x))
+    x = bind(tirx.Select(x > high, high, x))
+    # Half of the low bits, and the rest of them, are the biased exponents of two factors of 2**n. A single factor
+    # overflows or underflows for results that do not.
+    shifted, tail = _reduced_exp(x, fmt, 2 * fmt.bias, bind)
+    value = bind(tail + immediate(1.0, fmt.name))
+    # Exactly zero where the result rounds to zero: a product that underflows costs about 100 cycles.
+    value = bind(tirx.Select(vanishes, immediate(0.0, fmt.name), value))
+    exponents = bind(T.reinterpret(fmt.integer, shifted))
+    half = bind(T.shift_right(exponents, immediate(1, fmt.integer)))
+    return bind(value * _power_of_two(half, fmt) * _power_of_two(exponents - half, fmt))
 
 
 def exp_of_negative(x: Expr, bind: Bind) -> Expr:
@@ -153,52 +167,28 @@ def exp_of_negative(x: Expr, bind: Bind) -> Expr:
     NaN stays NaN.
     """
     fmt = _format(x)
-
-    def c(number: float) -> Expr:
-        return immediate(number, fmt.name)
-
-    least = c(fmt.least_normal_log)
+    least = immediate(fmt.least_normal_log, fmt.name)
     vanishes = bind(x < least)
-    x = bind(tirx.Select(vanishes, least, x))
-    # The bias is part of the magic number: the low bits of the sum are the exponent in this format's encoding.
-    magic = c(fmt.round_magic + fmt.bias)
-    shifted = bind(x * c(1.4426950408889634) + magic)
-    n = bind(shifted - magic)
-    r = bind(n * c(-fmt.ln2_high) + x)
-    r = bind(n * c(-fmt.ln2_low) + r)
-    value = bind(_polynomial(fmt.exp_coefficients, r, bind) * (r * r) + r + c(1.0))
+    shifted, tail = _reduced_exp(bind(tirx.Select(vanishes, least, x)), fmt, fmt.bias, bind)
     power = _power_of_two(T.reinterpret(fmt.integer, shifted), fmt)
-    return bind(tirx.Select(vanishes, c(0.0), value * power))
+    value = bind(tail + immediate(1.0, fmt.name))
+    return bind(tirx.Select(vanishes, immediate(0.0, fmt.name), value * power))
 
 
-def _exp_sum(x: Expr, correction: Expr | None, bind: Bind) -> Expr:
-    """Return e**(x + correction), where the correction is tiny relative to x."""
-    fmt = _format(x)
+def _reduced_exp(x: Expr, fmt: _Format, bias: int, bind: Bind) -> tuple[Expr, Expr]:
+    """Return a number whose low bits are n + bias, and e**r - 1, where e**x is 2**n e**r and r is in
+    [-log(2)/2, log(2)/2].
+    """
 
     def c(number: float) -> Expr:
         return immediate(number, fmt.name)
 
-    low, high = (c(limit) for limit in fmt.exp_range)
-    # Comparisons with NaN are false, so NaN passes through both selects.
-    vanishes = bind(x < low)
-    x = bind(tirx.Select(vanishes, low, x))
-    x = bind(tirx.Select(x > high, high, x))
-    # Twice the bias is part of the magic number: half of the sum's low bits, and the rest of them, are the biased
-    # exponents of two factors of 2**n. A single factor overflows or underflows for results that do not.
-    magic = c(fmt.round_magic + 2 * fmt.bias)
+    magic = c(fmt.round_magic + bias)
     shifted = bind(x * c(1.4426950408889634) + magic)
     n = bind(shifted - magic)
     r = bind(n * c(-fmt.ln2_high) + x)
     r = bind(n * c(-fmt.ln2_low) + r)
-    if correction is not None:
-        r = bind(r + correction)
-    value = bind(_polynomial(fmt.exp_coefficients, r, bind) * (r * r) + r + c(1.0))
-    # Exactly zero where the result rounds to zero: a product that underflows costs about 100 cycles, and nearly all
-    # masked scores in attention would.
-    value = bind(tirx.Select(vanishes, c(0.0), value))
-    exponents = bind(T.reinterpret(fmt.integer, shifted))
-    half = bind(T.shift_right(exponents, immediate(1, fmt.integer)))
-    return bind(value * _power_of_two(half, fmt) * _power_of_two(exponents - half, fmt))
+    return shifted, bind(_polynomial(fmt.exp_coefficients, r, bind) * (r * r) + r)
 
 
 def _power_of_two(biased: Expr, fmt: _Format) -> Expr:
