@@ -320,17 +320,23 @@ def _from_numbers(value: Any, dtype: np.dtype) -> np.ndarray:
     """Return numbers or lists in DTYPE; TypeError where that would change them: 1.5 is no integer, 2 is no truth
     value.
     """
+    kind = dtype.name.rstrip("0123456789")
     plain = np.asarray(value)
-    if plain.size and plain.dtype.kind in _LOSSY.get(dtype.kind, ""):
-        raise TypeError(f"it holds numbers of {plain.dtype}")
+    if kind == "uint" and plain.dtype.kind == "f":  # so numpy takes integers of which only some exceed 2**63
+        exact = np.asarray(value, object)
+        plain = plain if any(isinstance(item, (float, np.floating)) for item in exact.flat) else exact
+    if plain.size and plain.dtype.kind in _LOSSY.get(kind, ""):
+        raise TypeError(f"it holds values of {plain.dtype}")
     array = np.asarray(value, dtype)
-    if dtype.kind in "iu" and plain.size and (array != plain).any():  # numpy 1 lets them wrap
+    if kind in _WRAPPING and plain.size and ((array if dtype.kind in "iu" else array.astype(np.int64)) != plain).any():
         raise OverflowError(f"it holds numbers that {dtype} has not")
     return array
 
 
-_LOSSY = {"b": "iufc", "i": "fc", "u": "fc"}
-"""By kind of data type, the kinds of numbers that it cannot represent."""
+_LOSSY = {"bool": "iufcOSU", "int": "fc", "uint": "fc"}
+"""By kind of data type, the kinds of values that it cannot represent."""
+_WRAPPING = ("int", "uint")
+"""Kinds of data types in which numbers that are too large wrap: integers under numpy 1, those of 4 bits always."""
 
 
 def dlpack_view(value: Any, dtype: str) -> np.ndarray:

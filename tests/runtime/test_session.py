@@ -209,7 +209,15 @@ def converted(value: Any, dtype: str) -> np.ndarray:
 
 @pytest.mark.parametrize(
     ("value", "dtype"),
-    [([1.5, 2], "int64"), (2.0, "int8"), ([0, 1], "bool"), ([300], "int8"), ([-1], "uint8"), ([1j], "float32")],
+    [([1.5, 2], "int64"), (2.0, "int8"), ([0, 1], "bool"), ([300], "int8"), ([-1], "uint8"), ([1j], "float32")]
+    + [
+        ([8], "int4"),
+        ([-1], "uint4"),
+        ([1.5], "int4"),
+        ([1 << 64], "bool"),
+        (["1"], "bool"),
+        ([1 << 63, -1], "uint64"),
+    ],
 )
 def test_numbers_without_a_type_are_never_changed(value: Any, dtype: str) -> None:
     with pytest.raises(InputError, match="cannot be read"):
@@ -217,7 +225,9 @@ def test_numbers_without_a_type_are_never_changed(value: Any, dtype: str) -> Non
 
 
 @pytest.mark.parametrize(
-    ("value", "dtype"), [([1, 2], "float32"), ([True, False], "bool"), ([True], "int64"), ([], "int64"), (3, "float16")]
+    ("value", "dtype"),
+    [([1, 2], "float32"), ([True, False], "bool"), ([True], "int64"), ([], "int64"), (3, "float16")]
+    + [([-8, 7], "int4"), ([15], "uint4"), ([(1 << 64) - 1, 1], "uint64")],
 )
 def test_numbers_without_a_type_get_that_of_the_input(value: Any, dtype: str) -> None:
     np.testing.assert_array_equal(converted(value, dtype), value)
