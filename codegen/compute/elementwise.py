@@ -113,7 +113,7 @@ def _mul(op: Operation) -> Expr:
 def _sub(op: Operation) -> Expr:
     x, y = op.operands
     # A product that is not rounded differs from its maximum, by large numbers where it is large.
-    x = _fenced(x) if is_float(op.dtype) and is_below_maximum(op.node) else x
+    x = _fenced(x) if is_float(op.dtype) and subtracts_maximum(op.node) else x
     return _arithmetic(lambda a, b: a - b)(Operation(op.node, (x, y), op.bind))
 
 
@@ -172,18 +172,26 @@ def _transcendental(name: str) -> Rule:
 
 def _exp(op: Operation) -> Expr:
     exponent = op.node.inputs[0].producer
-    if exponent is not None and op.dtype in ("float32", "float64") and is_below_maximum(exponent):
+    if exponent is not None and op.dtype in ("float32", "float64") and _is_below_maximum(exponent):
         return vecmath.exp_of_negative(op.operands[0], op.bind)
     return _transcendental("exp")(op)
 
 
-def is_below_maximum(difference: Node) -> bool:
+def _is_below_maximum(difference: Node) -> bool:
     """Return whether a difference is x - max(x), as in a softmax: no positive number."""
     if difference.op != "sub":
         return False
     x, maximum = difference.inputs
     peak = maximum.producer
     return peak is not None and peak.op == "reduce_max" and peak.attrs["keepdims"] and peak.inputs[0] is x
+
+
+def subtracts_maximum(difference: Node) -> bool:
+    """Return whether a difference is x - max(x), or for some elements another number, as in logarithms of sums."""
+    x, peak = difference.inputs
+    choices = peak.producer.inputs if peak.producer is not None and peak.producer.op == "select" else [peak]
+    makers = [choice.producer for choice in choices]
+    return any(node is not None and node.op == "reduce_max" and node.inputs[0] is x for node in makers)
 
 
 def _through_float64(function: Callable[[Expr, Bind], Expr]) -> Rule:

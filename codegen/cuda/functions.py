@@ -64,7 +64,7 @@ def product(a: Expr, b: Expr) -> Expr:
 
 def _sub(op: Operation) -> Expr:
     """Return the difference, without contracting a product with the subtraction of its maximum."""
-    if op.compute not in ("float32", "float64") or not elementwise.is_below_maximum(op.node):
+    if op.compute not in ("float32", "float64") or not elementwise.subtracts_maximum(op.node):
         return elementwise.RULES["sub"](op)
     return T.call_pure_extern(op.compute, "__dsub_rn" if op.compute == "float64" else "__fsub_rn", *op.operands)
 

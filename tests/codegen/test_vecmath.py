@@ -277,11 +277,16 @@ def test_functions_work_in_the_epilogue_of_a_gemm(op: str, dtype: str) -> None:
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("axis", [0, 1])
-def test_large_products_are_rounded_before_their_maximum_is_subtracted(dtype: str, axis: int) -> None:
+@pytest.mark.parametrize("chosen", [False, True])
+def test_large_products_are_rounded_before_their_maximum_is_subtracted(dtype: str, axis: int, chosen: bool) -> None:
     graph = Graph("scores")
     a, b = (graph.add_input(name, TensorType(dtype, (33, 64))) for name in "ab")
     product = graph.emit("mul", a, b)
-    difference = graph.emit("sub", product, graph.emit("reduce_max", product, axes=(axis,), keepdims=True))
+    peak = graph.emit("reduce_max", product, axes=(axis,), keepdims=True)
+    if chosen:  # as in ReduceLogSumExp
+        zero = graph.constant(np.zeros((), dtype))
+        peak = graph.emit("select", graph.emit("is_inf", peak, positive=True, negative=True), zero, peak)
+    difference = graph.emit("sub", product, peak)
     graph.outputs = [difference, graph.emit("exp", difference)]
     rng = np.random.default_rng(4)
     check(graph, {name: (rng.standard_normal((33, 64)) * 1e15).astype(dtype) for name in "ab"})
