@@ -12,6 +12,7 @@ from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
 from tilestitch.compiler.ir.graph import Node
+from tilestitch.compiler.ir.ops import Kind, kind_of
 from tilestitch.compiler.ir.types import HALVES, dtype_kind, is_float
 
 from . import vecmath
@@ -187,8 +188,12 @@ def _is_below_maximum(difference: Node) -> bool:
 
 
 def subtracts_maximum(difference: Node) -> bool:
-    """Return whether a difference is x - max(x), or for some elements another number, as in logarithms of sums."""
+    """Return whether a difference is x - max(x), or for some elements another number, as in logarithms of sums, and x
+    may be computed anew for it.
+    """
     x, peak = difference.inputs
+    if x.producer is None or kind_of(x.producer.op) not in (Kind.INJECTIVE, Kind.VIEW):
+        return False
     choices = peak.producer.inputs if peak.producer is not None and peak.producer.op == "select" else [peak]
     makers = [choice.producer for choice in choices]
     return any(node is not None and node.op == "reduce_max" and node.inputs[0] is x for node in makers)
