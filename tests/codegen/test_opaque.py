@@ -51,7 +51,7 @@ FLOATS = ["float32", "float64", "float16", "bfloat16"]
 INTEGERS = [f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)]
 
 
-@pytest.mark.parametrize("k", [1, 16, 17, 60, 900])
+@pytest.mark.parametrize("k", [16, 60, 900])
 @pytest.mark.parametrize("largest", [True, False])
 @pytest.mark.parametrize("dtype", FLOATS + INTEGERS)
 def test_top_k_of_long_lines_with_extremes_and_ties(k: int, largest: bool, dtype: str) -> None:
