@@ -25,7 +25,7 @@ from tilestitch.compiler import compile_model
 from tilestitch.compiler.cli.output import table
 from tilestitch.runtime import load
 
-SIZES = {"b": 4, "n": 128, "m": 96, "h": 56, "w": 60, "t": 300, "k": 50, "q": 8400}
+SIZES = {"b": 4, "n": 128, "m": 96, "h": 56, "w": 60, "t": 300, "k": 50, "p": 8400}
 ROWS, IMAGE, SOUND = "float[b,n,64] x", "float[b,32,h,w] x", "float[b,64,t] x"
 TURN_S = 0.004
 """About how long the calls of one turn take."""
@@ -43,7 +43,7 @@ class Case:
 
     def model(self, known: bool) -> onnx.ModelProto:
         inputs = (
-            re.sub(r"\b[bnmhwtkq]\b(?=[,\]])", lambda m: str(SIZES[m.group()]), self.inputs) if known else self.inputs
+            re.sub(r"\b[bnmhwtkp]\b(?=[,\]])", lambda m: str(SIZES[m.group()]), self.inputs) if known else self.inputs
         )
         stored = f"<{self.stored}>" if self.stored else ""
         text = f"({inputs}) => ({self.result} y) {stored} {{ {self.nodes} }}"
@@ -186,10 +186,10 @@ def _products() -> Iterator[tuple[str, Case]]:
 
 def _detections() -> Iterator[tuple[str, Case]]:
     for most in (50, 300, 3000):
-        yield f"TopK {most} of 8400", Case("float[1,q] x", "y, j = TopK(x, k)", f"int64[1] k = {{{most}}}")
+        yield f"TopK {most} of 8400", Case("float[1,p] x", "y, j = TopK(x, k)", f"int64[1] k = {{{most}}}")
     nodes = "y = NonMaxSuppression(x, z, n, o, l)"
     stored = "int64[1] n = {100}, float[1] o = {0.5}, float[1] l = {1}"
-    yield "NonMaxSuppression", Case("float[1,q,4] x, float[1,1,q] z", nodes, stored, result="int64")
+    yield "NonMaxSuppression", Case("float[1,p,4] x, float[1,1,p] z", nodes, stored, result="int64")
     yield "Softmax of scores far apart", Case(ROWS, "s = Mul(x, f) y = Softmax(s)", "float f = {30}")
 
 
