@@ -11,6 +11,7 @@ from tilestitch.codegen.compute.dtypes import Expr, immediate, is_nan, named, st
 from tilestitch.compiler.ir.types import compute_dtype, dtype_kind, is_float
 
 DIGITS = 256
+"""Values of a byte, by which a pass sorts."""
 
 
 def code(value: Expr, dtype: str, key_dtype: str, descending: bool) -> Expr:

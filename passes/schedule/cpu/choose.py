@@ -40,7 +40,7 @@ from .window import choose_window
 SORT_ELEMENTS = 4096
 """Elements per task that sorts."""
 MAX_INSERTION = 16
-"""Largest k for which elements are inserted into a sorted list; for longer lists sorting everything is cheaper."""
+"""Largest k for which elements are inserted into a sorted list; for longer lists sorting candidates is cheaper."""
 SCAN_ELEMENTS = 16384
 COPY_ELEMENTS = 65536
 UPDATE_ELEMENTS = 8192
